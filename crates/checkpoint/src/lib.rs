@@ -1,0 +1,1 @@
+//! Model files: what is in a GGUF file or a safetensors directory.

@@ -1,0 +1,1 @@
+//! The index over a model's feed-forward features.
