@@ -1,0 +1,374 @@
+//! The command tree. What a flag means is said here once, in its doc comment: help and shell
+//! completions are generated from it.
+
+mod values;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use values::{FeatureRef, LayerRange};
+
+/// A language model's weights, opened as a database.
+#[derive(Debug, Parser)]
+#[command(name = "larql", version, max_term_width = 100, propagate_version = true)]
+#[command(after_help = "Start here:\n  \
+    larql pull gemma-3-270m\n  \
+    larql extract-index ~/.cache/larql/gemma-3-270m-q4_k_m.gguf -o gemma-3-270m.vindex\n  \
+    larql describe gemma-3-270m.vindex France\n\n\
+Environment: NO_COLOR turns colour off; XDG_CACHE_HOME says where `larql pull` keeps models.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Print rows as JSON instead of tables
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", value_enum)]
+    #[arg(help_heading = "Global options")]
+    pub(crate) color: ColorChoice,
+    /// Show no progress and no remarks
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(crate) quiet: bool,
+    /// Threads to compute with [default: one for each physical core]
+    #[arg(long, global = true, value_name = "N", help_heading = "Global options")]
+    pub(crate) threads: Option<std::num::NonZeroUsize>,
+    /// Kernels to compute with: scalar, avx2 or neon [default: the fastest that this CPU has]
+    #[arg(long, global = true, value_name = "ISA", help_heading = "Global options")]
+    pub(crate) cpu: Option<String>,
+}
+
+/// When to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Also into files and pipes
+    Always,
+    /// Nowhere
+    Never,
+}
+
+/// What larql can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what is in a model file, a model directory or a vindex; or what this machine offers
+    Info(Info),
+    /// Make a vindex from a GGUF file or a safetensors directory
+    #[command(visible_alias = "extract")]
+    ExtractIndex(Extract),
+    /// Convert between formats and dtypes
+    #[command(subcommand)]
+    Convert(Convert),
+    /// Recompute the SHA-256 of every file of a vindex
+    Verify(Verify),
+    /// Make a smaller vindex that holds only some roles of another
+    Slice(Slice),
+    /// Count what a vindex holds: layers, features, bytes by role, label coverage
+    Stats(Stats),
+    /// Find the features of one layer whose gate rows answer most strongly to a vector
+    Knn(Knn),
+    /// Take a text's embedding through the gates of every layer
+    Walk(Walk),
+    /// Find the features that write a word
+    Describe(Describe),
+    /// Show one feature: its norms and its labels
+    Feature(Feature),
+    /// Show or compute the labels of features
+    Labels(Labels),
+    /// Show what is mapped and what of it is in memory
+    Residency(Residency),
+    /// Fetch a model into the cache
+    Pull(Pull),
+    /// Print a completion script for a shell
+    Completions(Completions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    /// A GGUF file, a safetensors directory or a vindex; without it: this machine
+    pub(crate) path: Option<PathBuf>,
+    /// List every tensor, not only sums by role and dtype
+    #[arg(long, requires = "path")]
+    pub(crate) tensors: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Extract {
+    /// A GGUF file (of a split one: the first), or a directory with safetensors and config.json
+    pub(crate) source: PathBuf,
+    /// The vindex to make
+    #[arg(short, long, value_name = "VINDEX")]
+    pub(crate) output: PathBuf,
+    /// How much to take: browse (gates, embeddings, labels), inference, or all
+    #[arg(long, default_value = "all")]
+    pub(crate) level: String,
+    /// Also store every down matrix with one row for each feature
+    #[arg(long)]
+    pub(crate) feature_major_down: bool,
+    /// When to compute labels
+    #[arg(long, value_name = "WHEN", default_value = "lazy", value_enum)]
+    pub(crate) labels: LabelsWhen,
+    /// How tokens are scored for labels
+    #[arg(long, value_enum, default_value = "cosine")]
+    pub(crate) score: Score,
+    /// Tokens that a label keeps for each sign
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    pub(crate) top_tokens: usize,
+    /// Layers to label: `3`, `A..B` (B excluded) or `A..=B` [default: all]
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<LayerRange>,
+    /// Dtype to store matrices in [default: as they are]
+    #[arg(long)]
+    pub(crate) dtype: Option<String>,
+    /// Write one GGUF for each role instead of linking or writing a whole model
+    #[arg(long)]
+    pub(crate) split: bool,
+    /// Copy a GGUF source instead of linking it
+    #[arg(long)]
+    pub(crate) copy: bool,
+    /// Replace a vindex that is there
+    #[arg(long, conflicts_with = "resume")]
+    pub(crate) force: bool,
+    /// Continue the labels of a vindex where they stopped
+    #[arg(long)]
+    pub(crate) resume: bool,
+}
+
+/// When labels are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LabelsWhen {
+    /// Now, all of them
+    Eager,
+    /// Each when it is first shown
+    Lazy,
+    /// Never: features are shown without labels
+    None,
+}
+
+/// How tokens are scored against a feature's output direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Score {
+    /// Dot product with the unembedding: rows of large norm win
+    Dot,
+    /// Cosine: only the direction counts
+    Cosine,
+    /// Cosine after the mean row is taken off: fewest hub tokens, loses function words
+    Centred,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Convert {
+    /// Make a vindex from a GGUF file; the same as `larql extract-index`
+    GgufToVindex(Extract),
+    /// Store the matrices of a model in another dtype, and report size and error by role
+    Quantize(Quantize),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Quantize {
+    /// Dtype to store matrices in: q4k, q6k, q8_0, q4_0, f16 or bf16
+    pub(crate) dtype: String,
+    /// A GGUF file, a safetensors directory or a vindex
+    pub(crate) source: PathBuf,
+    /// The vindex to make
+    #[arg(short, long, value_name = "VINDEX")]
+    pub(crate) output: PathBuf,
+    /// Also store every down matrix with one row for each feature
+    #[arg(long)]
+    pub(crate) feature_major_down: bool,
+    /// Replace a vindex that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The vindex to check
+    pub(crate) vindex: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Slice {
+    /// The vindex to take from
+    pub(crate) vindex: PathBuf,
+    /// The vindex to make
+    #[arg(short, long, value_name = "VINDEX")]
+    pub(crate) output: PathBuf,
+    /// Keep the roles of a level: browse, inference or all
+    #[arg(long, required_unless_present = "role", conflicts_with = "role")]
+    pub(crate) level: Option<String>,
+    /// Keep this role file; may be given several times
+    #[arg(long, value_name = "ROLE")]
+    pub(crate) role: Vec<String>,
+    /// Replace a vindex that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Knn {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// The layer whose gate rows are searched
+    #[arg(short, long)]
+    pub(crate) layer: usize,
+    #[command(flatten)]
+    pub(crate) query: KnnQuery,
+    /// How many features to return
+    #[arg(short = 'k', long, value_name = "K", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// Order by the score's size, or by the score with its sign
+    #[arg(long, value_enum, default_value = "abs")]
+    pub(crate) order: OrderArg,
+    /// Search one expert of a mixture-of-experts layer only
+    #[arg(long, value_name = "N")]
+    pub(crate) expert: Option<usize>,
+}
+
+/// Where the query vector comes from.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct KnnQuery {
+    /// The embedding of a word: of its tokens, the mean
+    #[arg(long, value_name = "WORD")]
+    pub(crate) token: Option<String>,
+    /// A vector from a file: .npy, or JSON with an array of numbers
+    #[arg(long, value_name = "FILE")]
+    pub(crate) vector: Option<PathBuf>,
+    /// The gate row of another feature
+    #[arg(long, value_name = "LAYER:FEATURE")]
+    pub(crate) row: Option<FeatureRef>,
+}
+
+/// The order of scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OrderArg {
+    /// By |score|, strongest first
+    Abs,
+    /// By score, highest first
+    Signed,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Walk {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// The text whose last token asks
+    pub(crate) text: String,
+    /// Layers to walk: `3`, `A..B` (B excluded) or `A..=B` [default: all]
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<LayerRange>,
+    /// Features to show for each layer
+    #[arg(short = 'k', long, value_name = "K", default_value_t = 3)]
+    pub(crate) top: usize,
+    /// What is asked of every layer: `embedding` is the last token's embedding, the same at
+    /// every layer
+    #[arg(long, value_enum, default_value = "embedding")]
+    pub(crate) query: WalkQuery,
+}
+
+/// What a walk asks of every layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WalkQuery {
+    /// The token's embedding, without a forward pass
+    Embedding,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Describe {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// The word, as it stands inside a sentence
+    pub(crate) word: String,
+    /// How many features to return
+    #[arg(short = 'k', long, value_name = "K", default_value_t = 20)]
+    pub(crate) top: usize,
+    /// Layers to search: `3`, `A..B` (B excluded) or `A..=B` [default: all]
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<LayerRange>,
+    /// Leave out features whose cosine is smaller than this
+    #[arg(long, value_name = "COSINE", default_value_t = 0.0)]
+    pub(crate) min: f32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Feature {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// The feature
+    #[arg(value_name = "LAYER:FEATURE")]
+    pub(crate) feature: FeatureRef,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Labels {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// Show the labels of this layer
+    #[arg(short, long, conflicts_with_all = ["compute", "resume"])]
+    pub(crate) layer: Option<usize>,
+    /// Compute all labels anew
+    #[arg(long, conflicts_with = "resume")]
+    pub(crate) compute: bool,
+    /// Compute the labels that are missing
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// How tokens are scored
+    #[arg(long, value_enum, default_value = "cosine")]
+    pub(crate) score: Score,
+    /// Tokens kept for each sign
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    pub(crate) top_tokens: usize,
+    /// Layers to compute: `3`, `A..B` (B excluded) or `A..=B` [default: all]
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<LayerRange>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Residency {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pull {
+    /// The model: gemma-3-270m
+    pub(crate) model: String,
+    /// Where to put it [default: larql's cache directory]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Fetch it even where it is already there and whole
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,51 @@
+//! What every command needs: the global flags, and the two output streams.
+
+use std::io::{self, BufWriter, Write};
+
+use crate::args::Global;
+use crate::error::Failure;
+use crate::render::{self, Report, Style};
+
+/// The global flags, resolved once.
+pub(crate) struct Context {
+    global: Global,
+    stdout: Style,
+    stderr: Style,
+}
+
+impl Context {
+    pub(crate) fn new(global: Global) -> Context {
+        let stdout = Style::of(&io::stdout(), global.color);
+        let stderr = Style::of(&io::stderr(), global.color);
+        Context { global, stdout, stderr }
+    }
+
+    /// How errors may be written.
+    pub(crate) fn style_of_stderr(&self) -> Style {
+        self.stderr
+    }
+
+    /// Prints what a command found.
+    pub(crate) fn emit(&self, report: &impl Report) -> Result<(), Failure> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        Ok(render::emit(report, &mut out, self.global.json, self.stdout)?)
+    }
+
+    /// A remark on stderr that `--quiet` silences.
+    pub(crate) fn remark(&self, text: &str) {
+        if !self.global.quiet {
+            // A lost remark is not worth failing for.
+            let _ = writeln!(io::stderr().lock(), "{}", self.stderr.dim(text));
+        }
+    }
+
+    /// Whether progress may be drawn: on a terminal, unless `--quiet`.
+    pub(crate) fn shows_progress(&self) -> bool {
+        self.stderr.terminal && !self.global.quiet
+    }
+
+    /// The global flags as given.
+    pub(crate) fn global(&self) -> &Global {
+        &self.global
+    }
+}
