@@ -1,0 +1,85 @@
+//! The GGUF reader on the demo model. Needs the file: see `demo_model`.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use larql_checkpoint::gguf::{Gguf, Metadata};
+use larql_compute::Dtype;
+
+/// `$LARQL_TEST_MODEL`, else the user's cache, where `make test` puts it. `None` only where the
+/// user asked to skip the tests that need it.
+#[allow(clippy::disallowed_methods, reason = "tests may read the environment")]
+fn demo_model() -> Option<PathBuf> {
+    if std::env::var_os("LARQL_SKIP_MODEL_TESTS").is_some_and(|v| v == "1") {
+        return None;
+    }
+    let path = match std::env::var_os("LARQL_TEST_MODEL") {
+        Some(path) => PathBuf::from(path),
+        None => PathBuf::from(std::env::var_os("HOME").expect("HOME"))
+            .join(".cache/larql/gemma-3-270m-q4_k_m.gguf"),
+    };
+    assert!(
+        path.is_file(),
+        "{} is missing: `make test` fetches it; LARQL_SKIP_MODEL_TESTS=1 skips these tests",
+        path.display()
+    );
+    Some(path)
+}
+
+#[test]
+fn model_header_is_read() {
+    let Some(path) = demo_model() else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    assert_eq!((gguf.version(), gguf.alignment(), gguf.files().len()), (3, 32, 1));
+    assert_eq!(gguf.tensors().len(), 236);
+
+    let meta = gguf.metadata();
+    assert_eq!(meta.len(), 33);
+    assert_eq!(meta.get_str("general.architecture").unwrap(), Some("gemma3"));
+    assert_eq!(meta.require("gemma3.block_count", Metadata::get_usize).unwrap(), 18);
+    assert_eq!(meta.get_f32("gemma3.attention.layer_norm_rms_epsilon").unwrap(), Some(1e-6));
+    assert_eq!(meta.get_bool("tokenizer.ggml.add_bos_token").unwrap(), Some(true));
+    assert_eq!(meta.get_u32("general.no_such_key").unwrap(), None);
+    let error = meta.get_bool("gemma3.block_count").unwrap_err().to_string();
+    assert!(error.contains("gemma3.block_count holds 18 (u32), but a boolean"), "{error}");
+
+    let embd = gguf.tensor("token_embd.weight").unwrap();
+    assert_eq!((embd.dtype(), embd.rows(), embd.cols()), (Dtype::Q8_0, 262_144, 640));
+    assert_eq!(embd.offset(), 6_527_680);
+    assert_eq!(embd.matrix().bytes().len(), 262_144 * 20 * 34);
+    let norm = gguf.tensor("output_norm.weight").unwrap();
+    assert_eq!((norm.dtype(), norm.shape(), norm.rows()), (Dtype::F32, &[640][..], 1));
+    assert!(gguf.tensor("no.such").is_none());
+}
+
+#[test]
+fn model_vocabulary_is_iterated_in_place() {
+    let Some(path) = demo_model() else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let tokens = gguf.metadata().get_string_array("tokenizer.ggml.tokens").unwrap().unwrap();
+    assert_eq!(tokens.len(), 262_144);
+    let texts: Vec<&str> = tokens.strings().unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!((texts[0], texts[2], texts[238]), ("<pad>", "<bos>", "<0x00>"));
+    let file = gguf.files()[0].bytes().as_ptr_range();
+    assert!(file.contains(&texts[262_143].as_ptr()), "the text was copied");
+    let scores = gguf.metadata().get_f32_array("tokenizer.ggml.scores").unwrap().unwrap();
+    assert_eq!(scores.len(), 262_144);
+    let types = gguf.metadata().get_i32_array("tokenizer.ggml.token_type").unwrap().unwrap();
+    assert_eq!((types.len(), types[0]), (262_144, 3));
+}
+
+/// Not a benchmark (a debug build on a busy machine), only a guard against a copy creeping in.
+#[test]
+fn model_opens_quickly() {
+    let Some(path) = demo_model() else { return };
+    let best = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            Gguf::open(&path).unwrap();
+            start.elapsed()
+        })
+        .min()
+        .unwrap();
+    println!("opened in {best:?}");
+    assert!(best.as_millis() < 100, "{best:?}");
+}
