@@ -1,34 +1,15 @@
-//! The GGUF reader on the demo model. Needs the file: see `demo_model`.
+//! The GGUF reader on the demo model. Needs the file: see `support`.
 
-use std::path::PathBuf;
+mod support;
+
 use std::time::Instant;
 
 use larql_checkpoint::gguf::{Gguf, Metadata};
 use larql_compute::Dtype;
 
-/// `$LARQL_TEST_MODEL`, else the user's cache, where `make test` puts it. `None` only where the
-/// user asked to skip the tests that need it.
-#[allow(clippy::disallowed_methods, reason = "tests may read the environment")]
-fn demo_model() -> Option<PathBuf> {
-    if std::env::var_os("LARQL_SKIP_MODEL_TESTS").is_some_and(|v| v == "1") {
-        return None;
-    }
-    let path = match std::env::var_os("LARQL_TEST_MODEL") {
-        Some(path) => PathBuf::from(path),
-        None => PathBuf::from(std::env::var_os("HOME").expect("HOME"))
-            .join(".cache/larql/gemma-3-270m-q4_k_m.gguf"),
-    };
-    assert!(
-        path.is_file(),
-        "{} is missing: `make test` fetches it; LARQL_SKIP_MODEL_TESTS=1 skips these tests",
-        path.display()
-    );
-    Some(path)
-}
-
 #[test]
 fn model_header_is_read() {
-    let Some(path) = demo_model() else { return };
+    let Some(path) = support::demo_model() else { return };
     let gguf = Gguf::open(&path).unwrap();
     assert_eq!((gguf.version(), gguf.alignment(), gguf.files().len()), (3, 32, 1));
     assert_eq!(gguf.tensors().len(), 236);
@@ -54,7 +35,7 @@ fn model_header_is_read() {
 
 #[test]
 fn model_vocabulary_is_iterated_in_place() {
-    let Some(path) = demo_model() else { return };
+    let Some(path) = support::demo_model() else { return };
     let gguf = Gguf::open(&path).unwrap();
     let tokens = gguf.metadata().get_string_array("tokenizer.ggml.tokens").unwrap().unwrap();
     assert_eq!(tokens.len(), 262_144);
@@ -71,7 +52,7 @@ fn model_vocabulary_is_iterated_in_place() {
 /// Not a benchmark (a debug build on a busy machine), only a guard against a copy creeping in.
 #[test]
 fn model_opens_quickly() {
-    let Some(path) = demo_model() else { return };
+    let Some(path) = support::demo_model() else { return };
     let best = (0..5)
         .map(|_| {
             let start = Instant::now();

@@ -48,7 +48,7 @@ pub enum GgufFault {
     #[error("general.alignment is {found}; a power of two from 8 to 2^30 is needed")]
     Alignment { found: String },
     #[error("tensor {tensor} has {found} dimensions; 1 to 4 are allowed")]
-    DimensionCount { tensor: String, found: u32 },
+    DimensionCount { tensor: String, found: u64 },
     #[error("tensor {tensor} has the dimensions {dims:?}, one of which is zero")]
     ZeroDimension { tensor: String, dims: Vec<u64> },
     #[error("tensor {tensor} with the dimensions {dims:?} is larger than the address space")]
@@ -61,7 +61,7 @@ pub enum GgufFault {
     #[error(
         "tensor {tensor} has rows of {cols} elements, not a whole number of {dtype} blocks ({block})"
     )]
-    ColumnsNotBlocks { tensor: String, dtype: Dtype, cols: u64, block: usize },
+    ColumnsNotBlocks { tensor: String, dtype: Dtype, cols: u64, block: u64 },
     #[error(
         "tensor {tensor} begins at data offset {found}, which is not a multiple of the alignment {alignment}"
     )]
@@ -72,6 +72,11 @@ pub enum GgufFault {
     Overlap { tensor: String, other: String, other_end: u64 },
     #[error("tensor {tensor} is defined twice; the first time in {}", first.display())]
     DuplicateTensor { tensor: String, first: PathBuf },
+
+    #[error("the data of {expected} comes next, not that of {found}")]
+    TensorOrder { expected: String, found: String },
+    #[error("tensor {tensor} has {expected} bytes, but {found} were written")]
+    TensorBytes { tensor: String, expected: u64, found: u64 },
 
     #[error("this is part {} of a model in {count} files; larql opens the first", number + 1)]
     NotFirstPart { number: u64, count: u64, first: Option<PathBuf> },
@@ -181,6 +186,8 @@ impl GgufFault {
             Self::PartMismatch { .. } | Self::PartTensors { .. } | Self::PartCount { .. } => {
                 "the parts do not belong together: fetch all of them again".into()
             }
+            // Faults of the program that writes: there is nothing that its user can do.
+            Self::TensorOrder { .. } | Self::TensorBytes { .. } => return None,
             Self::MissingKey { .. } | Self::WrongType { .. } | Self::NotFinite { .. } => {
                 "the model was converted incompletely: convert it again, or use another file of it"
                     .into()

@@ -183,7 +183,7 @@ fn skip_scalars(
 }
 
 /// `general.alignment`: a power of two, and at least 8 as GGUF's specification has it.
-fn alignment(metadata: &Metadata) -> Result<u64, CheckpointError> {
+pub(super) fn alignment(metadata: &Metadata) -> Result<u64, CheckpointError> {
     const KEY: &str = "general.alignment";
     let Some(value) = metadata.get(KEY) else { return Ok(DEFAULT_ALIGNMENT) };
     value
@@ -199,7 +199,7 @@ fn raw_tensor(cursor: &mut Cursor<'_>) -> Result<RawTensor, CheckpointError> {
     let at = cursor.at();
     let found = cursor.u32("the number of dimensions of a tensor")?;
     if found == 0 || found > MAX_DIMS {
-        let fault = GgufFault::DimensionCount { tensor: name, found };
+        let fault = GgufFault::DimensionCount { tensor: name, found: found.into() };
         return Err(cursor.fault_at(at, fault));
     }
     let at = cursor.at();
@@ -207,34 +207,39 @@ fn raw_tensor(cursor: &mut Cursor<'_>) -> Result<RawTensor, CheckpointError> {
     for _ in 0..found {
         dims.push(cursor.u64("a dimension of a tensor")?);
     }
-    if dims.contains(&0) {
-        return Err(cursor.fault_at(at, GgufFault::ZeroDimension { tensor: name, dims }));
-    }
-
     let type_at = cursor.at();
     let number = cursor.u32("the type of a tensor")?;
     let Some(dtype) = Dtype::from_ggml_type(number) else {
         let fault = GgufFault::UnknownDtype { tensor: name, number, name: ggml_type_name(number) };
         return Err(cursor.fault_at(type_at, fault));
     };
-    let block = dtype.block_len();
-    if !dims[0].is_multiple_of(block as u64) {
-        let fault = GgufFault::ColumnsNotBlocks { tensor: name, dtype, cols: dims[0], block };
-        return Err(cursor.fault_at(at, fault));
-    }
-    // isize::MAX elements and bytes: what a slice can span.
-    let elements = dims.iter().try_fold(1u64, |product, &d| product.checked_mul(d));
-    let len = elements
-        .filter(|&n| isize::try_from(n).is_ok())
-        .and_then(|n| (n / block as u64).checked_mul(dtype.block_bytes() as u64))
-        .filter(|&n| isize::try_from(n).is_ok());
-    let Some(len) = len else {
-        return Err(cursor.fault_at(at, GgufFault::DimensionsOverflow { tensor: name, dims }));
-    };
+    let len = tensor_bytes(&name, dtype, &dims).map_err(|fault| cursor.fault_at(at, fault))?;
     let stands_at = cursor.at();
     let offset = cursor.u64("the offset of a tensor")?;
     let shape = dims.into_iter().map(|d| d as usize).collect();
     Ok(RawTensor { name, dtype, shape, len, offset, stands_at })
+}
+
+/// Bytes of a tensor of `dims`, or what is wrong with them.
+pub(super) fn tensor_bytes(tensor: &str, dtype: Dtype, dims: &[u64]) -> Result<u64, GgufFault> {
+    let tensor = tensor.to_owned();
+    if dims.is_empty() || dims.len() > MAX_DIMS as usize {
+        return Err(GgufFault::DimensionCount { tensor, found: dims.len() as u64 });
+    }
+    if dims.contains(&0) {
+        return Err(GgufFault::ZeroDimension { tensor, dims: dims.to_vec() });
+    }
+    let block = dtype.block_len() as u64;
+    if !dims[0].is_multiple_of(block) {
+        return Err(GgufFault::ColumnsNotBlocks { tensor, dtype, cols: dims[0], block });
+    }
+    // isize::MAX elements and bytes: what a slice can span.
+    let elements = dims.iter().try_fold(1u64, |product, &d| product.checked_mul(d));
+    elements
+        .filter(|&n| isize::try_from(n).is_ok())
+        .and_then(|n| (n / block).checked_mul(dtype.block_bytes() as u64))
+        .filter(|&n| isize::try_from(n).is_ok())
+        .ok_or_else(|| GgufFault::DimensionsOverflow { tensor, dims: dims.to_vec() })
 }
 
 /// Gives every tensor its range in the file: aligned, inside, and apart from all others.

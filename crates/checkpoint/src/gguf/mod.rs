@@ -21,6 +21,7 @@ mod metadata;
 mod split;
 mod tensor;
 mod value;
+mod writer;
 
 use std::path::Path;
 
@@ -28,6 +29,7 @@ pub use fault::GgufFault;
 pub use metadata::Metadata;
 pub use tensor::GgufTensor;
 pub use value::{Array, ByteStrings, Kind, Value};
+pub use writer::{GgufData, GgufWriter};
 
 use crate::{CheckpointError, Map};
 
