@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::gguf::GgufFault;
+use crate::tokenizer::TokenizerFault;
 
 /// What is wrong with a model file, and where. The message says what was expected and what was
 /// found; [`CheckpointError::help`] says what to do about it.
@@ -43,6 +44,14 @@ pub enum CheckpointError {
         /// What is wrong there.
         fault: Box<GgufFault>,
     },
+    /// A tokenizer cannot be built, used or written.
+    #[error("{}: {fault}", path.display())]
+    Tokenizer {
+        /// The file that it comes from.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: Box<TokenizerFault>,
+    },
 }
 
 impl CheckpointError {
@@ -56,12 +65,18 @@ impl CheckpointError {
         Self::Gguf { path: path.to_path_buf(), offset, fault: Box::new(fault) }
     }
 
+    /// A fault of a tokenizer.
+    pub(crate) fn tokenizer(path: &Path, fault: TokenizerFault) -> Self {
+        Self::Tokenizer { path: path.to_path_buf(), fault: Box::new(fault) }
+    }
+
     /// The file that the error is about, where there is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Io { path, .. } | Self::Changed { path, .. } | Self::Gguf { path, .. } => {
-                Some(path)
-            }
+            Self::Io { path, .. }
+            | Self::Changed { path, .. }
+            | Self::Gguf { path, .. }
+            | Self::Tokenizer { path, .. } => Some(path),
         }
     }
 
@@ -77,6 +92,7 @@ impl CheckpointError {
             },
             Self::Changed { .. } => Some("open it again once the other program is done".into()),
             Self::Gguf { fault, .. } => fault.help(),
+            Self::Tokenizer { fault, .. } => fault.help(),
         }
     }
 }

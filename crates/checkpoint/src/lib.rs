@@ -3,6 +3,7 @@
 mod error;
 pub mod gguf;
 mod map;
+pub mod tokenizer;
 
 pub use error::CheckpointError;
 pub use map::{Advice, Identity, Map};
