@@ -70,6 +70,20 @@ pub enum ComputeError {
         /// The offending value.
         value: f32,
     },
+    /// A finite value so large that a block's half-precision scale would be infinite.
+    #[error(
+        "the row to quantise holds {value} at position {position}: {dtype} holds magnitudes up to {limit}; choose a wider dtype"
+    )]
+    BeyondScale {
+        /// The block format asked for.
+        dtype: Dtype,
+        /// Element index, counted from the start of the row.
+        position: usize,
+        /// The offending value.
+        value: f32,
+        /// The largest magnitude of the format.
+        limit: f32,
+    },
     /// This machine cannot run the kernels that were asked for.
     #[error("this CPU has no {asked} kernels; available here: {available}")]
     NoSuchKernels {
