@@ -42,7 +42,8 @@ impl Quantize for BlockQ8_0 {
         let mut x = [0.0f32; 32];
         x.copy_from_slice(values);
         let (low, high) = search::range(&x);
-        let d = if high > -low { high } else { -low } / 127.0;
+        let peak = if high > -low { high } else { -low };
+        let d = peak.abs() / 127.0; // of zeros, +0
         let inverse = inverse(d);
         let mut qs = [0i8; 32];
         for (q, x) in qs.iter_mut().zip(&x) {
