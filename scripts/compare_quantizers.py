@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares larql's Q4_K and Q6_K quantisers with llama.cpp's: RMSE and speed, one thread each.
 
-    python3 scripts/compare_quantizers.py MODEL.gguf [--dtypes q4_k,q6_k] [--rows N]
+    python3 scripts/compare_quantizers.py MODEL.gguf [--dtypes q4_k,q6_k] [--rows N] [--only REGEX]
 
 Needs numpy, gguf and llama-cpp-python (its libggml-base), and cargo. Every matrix of MODEL is
 dequantised, flattened, cut to whole super-blocks, quantised by both (llama.cpp without an
@@ -51,9 +51,9 @@ def by_larql(program, dtype, values):
     return np.frombuffer(done.stdout, dtype=np.uint8), values.size / rate / 1e6
 
 
-def tensors(model, rows):
+def tensors(model, rows, only):
     for t in gguf.GGUFReader(model).tensors:
-        if len(t.shape) < 2:
+        if len(t.shape) < 2 or not re.search(only, t.name):
             continue
         data = t.data[:rows]
         values = gguf.dequantize(data, t.tensor_type).astype(np.float32).ravel()
@@ -69,6 +69,7 @@ def main():
     args.add_argument("model")
     args.add_argument("--dtypes", default="q4_k,q6_k")
     args.add_argument("--rows", type=int, default=16384)
+    args.add_argument("--only", default="", help="a regular expression on tensor names")
     args = args.parse_args()
     subprocess.run(["cargo", "build", "-q", "--release", "-p", "larql-compute", "--example",
                     "quantize"], cwd=ROOT, check=True)
@@ -79,7 +80,7 @@ def main():
     sums = collections.defaultdict(lambda: np.zeros(6))  # per (dtype, role)
     worst = collections.defaultdict(float)
     failed = []
-    for role, name, values in tensors(args.model, args.rows):
+    for role, name, values in tensors(args.model, args.rows, args.only):
         exact = values.astype(np.float64)
         for dtype in dtypes:
             row = [exact.size, (exact ** 2).sum()]

@@ -64,9 +64,10 @@ impl Quantize for BlockQ4K {
         let subs: [[f32; LEN]; SUBS] =
             std::array::from_fn(|j| std::array::from_fn(|i| x[j * LEN + i]));
         let lines: [Line; SUBS] = std::array::from_fn(|j| Line::fit(&subs[j]));
-        let first = Candidate::new(&subs, Grid::choose(&lines));
+        let mut first = Candidate::new(&subs, Grid::choose(&lines));
+        first.polish(&subs, &lines);
         let refined = first.refine(&subs);
-        if refined.error < first.error { refined.pack() } else { first.pack() }
+        if refined.error() < first.error() { refined.pack() } else { first.pack() }
     }
 }
 
@@ -201,7 +202,27 @@ impl Grid {
         let dmin = best_unit(&mins, &[LEN as f32; SUBS]);
         Self { d, dmin, scales, mins: steps(&mins, dmin.to_f32()) }
     }
+
+    /// The nearest `q` of a sub-block with these six-bit numbers, and the squared error.
+    #[inline(always)]
+    fn nearest(&self, x: &[f32; LEN], scale: f32, min: f32) -> ([f32; LEN], f32) {
+        let (scale, min) = (self.d.to_f32() * scale, self.dmin.to_f32() * min);
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let mut q = [0.0f32; LEN];
+        let mut error = [0.0f32; 8];
+        for (x, q) in x.as_chunks::<8>().0.iter().zip(q.as_chunks_mut::<8>().0) {
+            for l in 0..8 {
+                q[l] = search::round(search::clamp((x[l] + min) * inverse, 0.0, 15.0));
+                let off = scale * q[l] - min - x[l];
+                error[l] += off * off;
+            }
+        }
+        (q, search::sum(error))
+    }
 }
+
+/// Six-bit scales up to this one are polished.
+const SMALL_SCALE: f32 = 16.0;
 
 /// `wanted` in whole steps of `unit`, 0..=63.
 #[inline(always)]
@@ -243,32 +264,52 @@ fn half_unit(unit: f32, largest: f32) -> Half {
     half
 }
 
-/// A complete block, and its squared error.
+/// A complete block, and the squared error of each of its sub-blocks.
 struct Candidate {
     grid: Grid,
     q: [[f32; LEN]; SUBS],
-    error: f32,
+    errors: [f32; SUBS],
 }
 
 impl Candidate {
     /// The nearest `q` of every element.
     fn new(subs: &[[f32; LEN]; SUBS], grid: Grid) -> Self {
-        let (d, dmin) = (grid.d.to_f32(), grid.dmin.to_f32());
-        let mut q = [[0.0f32; LEN]; SUBS];
-        let mut error = [0.0f32; 8];
-        for j in 0..SUBS {
-            let (scale, min) = (d * grid.scales[j], dmin * grid.mins[j]);
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            for (x, q) in subs[j].as_chunks::<8>().0.iter().zip(q[j].as_chunks_mut::<8>().0) {
-                for l in 0..8 {
-                    let steps = search::clamp((x[l] + min) * inverse, 0.0, 15.0);
-                    q[l] = search::round(steps);
-                    let off = scale * q[l] - min - x[l];
-                    error[l] += off * off;
+        let mut new = Self { grid, q: [[0.0; LEN]; SUBS], errors: [0.0; SUBS] };
+        for (j, x) in subs.iter().enumerate() {
+            (new.q[j], new.errors[j]) = grid.nearest(x, grid.scales[j], grid.mins[j]);
+        }
+        new
+    }
+
+    fn error(&self) -> f32 {
+        search::sum(self.errors)
+    }
+
+    /// Tries the neighbours of small six-bit scales, by their true error: there a step is so
+    /// large against the scale that the lines' error forms no longer say which is best.
+    fn polish(&mut self, subs: &[[f32; LEN]; SUBS], lines: &[Line; SUBS]) {
+        let (d, dmin) = (self.grid.d.to_f32(), self.grid.dmin.to_f32());
+        let per_dmin = if dmin > 0.0 { 1.0 / dmin } else { 0.0 };
+        for (j, x) in subs.iter().enumerate() {
+            let scale = self.grid.scales[j];
+            if scale > SMALL_SCALE || self.errors[j] == 0.0 {
+                continue;
+            }
+            for scale in [scale - 1.0, scale, scale + 1.0] {
+                if scale < 0.0 {
+                    continue;
+                }
+                let min =
+                    search::round(search::clamp(lines[j].min_for(scale * d) * per_dmin, 1.0, 62.0));
+                for min in [min - 1.0, min, min + 1.0] {
+                    let (q, error) = self.grid.nearest(x, scale, min);
+                    if error < self.errors[j] {
+                        (self.q[j], self.errors[j]) = (q, error);
+                        (self.grid.scales[j], self.grid.mins[j]) = (scale, min);
+                    }
                 }
             }
         }
-        Self { grid, q, error: search::sum(error) }
     }
 
     /// The same scales, minima and `q` with `d` and `dmin` by least squares; then the nearest

@@ -68,9 +68,10 @@ impl Quantize for BlockQ6K {
         let subs: [[f32; LEN]; SUBS] =
             std::array::from_fn(|j| std::array::from_fn(|i| x[j * LEN + i]));
         let fits: [Fit; SUBS] = std::array::from_fn(|j| Fit::new(&subs[j]));
-        let first = Candidate::new(&subs, best_unit(&fits), &fits.map(|f| f.scale));
+        let mut first = Candidate::new(&subs, best_unit(&fits), &fits.map(|f| f.scale));
+        first.polish(&subs);
         let refined = first.refine(&subs);
-        if refined.error < first.error { refined.pack() } else { first.pack() }
+        if refined.error() < first.error() { refined.pack() } else { first.pack() }
     }
 }
 
@@ -111,6 +112,25 @@ impl Fit {
     }
 }
 
+/// Scales up to this magnitude are polished.
+const SMALL_SCALE: f32 = 64.0;
+
+/// The nearest `q` of a sub-block with this scale, and the squared error.
+#[inline(always)]
+fn nearest(x: &[f32; LEN], scale: f32) -> ([f32; LEN], f32) {
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut q = [0.0f32; LEN];
+    let mut error = [0.0f32; 8];
+    for (x, q) in x.as_chunks::<8>().0.iter().zip(q.as_chunks_mut::<8>().0) {
+        for l in 0..8 {
+            q[l] = search::round(search::clamp(x[l] * inverse, -32.0, 31.0));
+            let off = scale * q[l] - x[l];
+            error[l] += off * off;
+        }
+    }
+    (q, search::sum(error))
+}
+
 /// `scale` in whole steps of a byte.
 #[inline(always)]
 fn steps(scale: f32, inverse_unit: f32) -> f32 {
@@ -145,12 +165,12 @@ fn best_unit(fits: &[Fit; SUBS]) -> Half {
     half
 }
 
-/// A complete block, and its squared error.
+/// A complete block, and the squared error of each of its sub-blocks.
 struct Candidate {
     d: Half,
     scales: [f32; SUBS],
     q: [[f32; LEN]; SUBS],
-    error: f32,
+    errors: [f32; SUBS],
 }
 
 impl Candidate {
@@ -158,22 +178,34 @@ impl Candidate {
     fn new(subs: &[[f32; LEN]; SUBS], d: Half, wanted: &[f32; SUBS]) -> Self {
         let unit = d.to_f32();
         let inverse_unit = if unit == 0.0 { 0.0 } else { 1.0 / unit };
-        let mut scales = [0.0f32; SUBS];
-        let mut q = [[0.0f32; LEN]; SUBS];
-        let mut error = [0.0f32; 8];
-        for j in 0..SUBS {
-            scales[j] = steps(wanted[j], inverse_unit);
-            let scale = unit * scales[j];
-            let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-            for (x, q) in subs[j].as_chunks::<8>().0.iter().zip(q[j].as_chunks_mut::<8>().0) {
-                for l in 0..8 {
-                    q[l] = search::round(search::clamp(x[l] * inverse, -32.0, 31.0));
-                    let off = scale * q[l] - x[l];
-                    error[l] += off * off;
+        let scales = wanted.map(|w| steps(w, inverse_unit));
+        let mut new = Self { d, scales, q: [[0.0; LEN]; SUBS], errors: [0.0; SUBS] };
+        for (j, x) in subs.iter().enumerate() {
+            (new.q[j], new.errors[j]) = nearest(x, unit * scales[j]);
+        }
+        new
+    }
+
+    fn error(&self) -> f32 {
+        let (low, high) = self.errors.split_at(8);
+        search::sum(std::array::from_fn(|l| low[l] + high[l]))
+    }
+
+    /// Tries the neighbours of small scales by their true error: there a step is so large
+    /// against the scale that the quadratic form no longer says which is best.
+    fn polish(&mut self, subs: &[[f32; LEN]; SUBS]) {
+        for (j, x) in subs.iter().enumerate() {
+            let scale = self.scales[j];
+            if scale.abs() > SMALL_SCALE || self.errors[j] == 0.0 {
+                continue;
+            }
+            for scale in [scale - 2.0, scale - 1.0, scale + 1.0, scale + 2.0] {
+                let (q, error) = nearest(x, self.d.to_f32() * scale);
+                if error < self.errors[j] {
+                    (self.q[j], self.errors[j], self.scales[j]) = (q, error, scale);
                 }
             }
         }
-        Self { d, scales, q, error: search::sum(error) }
     }
 
     /// The same scales and `q` with `d` by least squares; then the nearest `q` again.
