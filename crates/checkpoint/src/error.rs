@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::ConfigError;
 use crate::gguf::GgufFault;
 use crate::tokenizer::TokenizerFault;
 
@@ -52,6 +53,14 @@ pub enum CheckpointError {
         /// What is wrong with it.
         fault: Box<TokenizerFault>,
     },
+    /// The files are sound, but the model in them is not, or not one that larql runs.
+    #[error("{}: {source}", path.display())]
+    Model {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with the model.
+        source: Box<ConfigError>,
+    },
 }
 
 impl CheckpointError {
@@ -76,7 +85,8 @@ impl CheckpointError {
             Self::Io { path, .. }
             | Self::Changed { path, .. }
             | Self::Gguf { path, .. }
-            | Self::Tokenizer { path, .. } => Some(path),
+            | Self::Tokenizer { path, .. }
+            | Self::Model { path, .. } => Some(path),
         }
     }
 
@@ -93,6 +103,7 @@ impl CheckpointError {
             Self::Changed { .. } => Some("open it again once the other program is done".into()),
             Self::Gguf { fault, .. } => fault.help(),
             Self::Tokenizer { fault, .. } => fault.help(),
+            Self::Model { source, .. } => source.help(),
         }
     }
 }
