@@ -84,6 +84,14 @@ pub enum ComputeError {
         /// The largest magnitude of the format.
         limit: f32,
     },
+    /// A row's score is NaN, which has no place in an order.
+    #[error(
+        "the score of row {row} is NaN: the row or the query holds NaN or infinities of both signs"
+    )]
+    NanScore {
+        /// The row.
+        row: usize,
+    },
     /// This machine cannot run the kernels that were asked for.
     #[error("this CPU has no {asked} kernels; available here: {available}")]
     NoSuchKernels {

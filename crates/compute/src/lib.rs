@@ -2,12 +2,25 @@
 //!
 //! Nothing here knows a path, a model or a layer: bytes and shapes come in, numbers go out.
 
+mod activation;
+mod arch;
+pub mod bandwidth;
 pub mod blocks;
+pub mod conformance;
+mod cpu;
 mod dtype;
 mod error;
+mod kernels;
 mod matrix;
+mod pool;
+mod top_k;
 
+pub use activation::Q8Activation;
+pub use arch::Isa;
 pub use blocks::{convert_row, dequantize_row, quantize_row};
+pub use cpu::Cpu;
 pub use dtype::Dtype;
 pub use error::ComputeError;
 pub use matrix::Matrix;
+pub use pool::{Pool, Ranges};
+pub use top_k::{Order, Scored, TopK};

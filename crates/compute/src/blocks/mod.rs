@@ -11,7 +11,7 @@ mod bf16;
 mod convert;
 mod f16;
 mod f32;
-mod nibbles;
+pub(crate) mod nibbles;
 mod q2_k;
 mod q3_k;
 mod q4_0;

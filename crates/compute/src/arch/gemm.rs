@@ -1,0 +1,90 @@
+//! Matrix products over dequantised panels, through the `gemm` crate.
+
+use std::ops::Range;
+
+use gemm::Parallelism;
+
+use super::Kernels;
+use crate::{Matrix, Pool};
+
+/// Elements of a dequantised panel: 512 KiB, which fits beside the rest in a core's L2 cache.
+const PANEL: usize = 128 * 1024;
+
+/// `y[p, r] = sum_c m[r, c] * x[p, c]` for `n` positions; `x` is `[n, cols]`, `y` `[n, rows]`.
+/// Each worker dequantises a panel of rows and multiplies it with all positions.
+pub(crate) fn matmul(
+    kernels: Kernels,
+    pool: &Pool,
+    m: &Matrix<'_>,
+    x: &[f32],
+    n: usize,
+    y: &mut [f32],
+) {
+    let (rows, cols) = (m.rows(), m.cols());
+    assert!(x.len() == n * cols && y.len() == n * rows, "shapes were validated by the caller");
+    if n == 0 || rows == 0 {
+        return;
+    }
+    if cols == 0 {
+        return y.fill(0.0);
+    }
+    let even_share = rows.div_ceil(pool.threads());
+    let panel_rows = (PANEL / cols).clamp(1, even_share.max(1)).next_multiple_of(8);
+    let output = Output { y: y.as_mut_ptr(), rows, n };
+    pool.parallel_for(rows, panel_rows, |range| {
+        let mut panel = vec![0.0; range.len() * cols];
+        for (r, out) in range.clone().zip(panel.chunks_exact_mut(cols)) {
+            kernels.row(m.dtype(), m.row_bytes(r), out);
+        }
+        // SAFETY: `parallel_for` gives each range to one worker, the ranges are disjoint and lie
+        // within `0..rows`, and `y` stays borrowed until it returns.
+        unsafe { output.multiply(range, &panel, x) };
+    });
+}
+
+/// `y`, of which every worker writes the columns of its own rows of the matrix.
+struct Output {
+    y: *mut f32,
+    rows: usize,
+    n: usize,
+}
+
+// SAFETY: the pointer is used only through `multiply`, whose contract keeps writes disjoint.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// Writes `y[.., range]`.
+    ///
+    /// # Safety
+    /// `range` lies within the rows, no other thread uses the same columns of `y` meanwhile, and
+    /// `y` points to `n * rows` elements.
+    unsafe fn multiply(&self, range: Range<usize>, panel: &[f32], x: &[f32]) {
+        let cols = panel.len() / range.len();
+        assert_eq!(x.len(), self.n * cols);
+        // SAFETY: the destination is columns `range` of the `n` rows of `y`, ours by this
+        // function's contract; both sources are row-major slices of the asserted lengths.
+        unsafe {
+            gemm::gemm(
+                self.n,
+                range.len(),
+                cols,
+                self.y.add(range.start),
+                1,
+                self.rows as isize,
+                false,
+                x.as_ptr(),
+                1,
+                cols as isize,
+                panel.as_ptr(),
+                cols as isize,
+                1,
+                0.0_f32,
+                1.0_f32,
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
+    }
+}

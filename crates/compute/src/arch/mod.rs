@@ -1,0 +1,126 @@
+//! The kernels of each instruction set, and the one place that chooses among them.
+//!
+//! An instruction set is a folder; in it everything is safe code but the loads and stores. The
+//! scalar twin of everything is in `kernels::scalar`.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+pub(crate) mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+use crate::kernels::scalar;
+use crate::{Dtype, Q8Activation};
+
+/// An instruction set for which larql has kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Plain Rust: the twin that the others are tested against.
+    Scalar,
+    /// x86-64 with AVX2, FMA and F16C (2013 and later).
+    Avx2,
+    /// Any aarch64.
+    Neon,
+}
+
+impl Isa {
+    /// Every instruction set, best last.
+    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Neon];
+
+    /// Lower-case name, as it stands after `--cpu`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Neon => "neon",
+        }
+    }
+
+    /// The instruction set of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Those that this build has and this CPU runs, best last.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|isa| Kernels::new(*isa).is_some()).collect()
+    }
+
+    /// The best one here.
+    pub fn detect() -> Self {
+        Self::available().pop().unwrap_or(Self::Scalar)
+    }
+}
+
+impl std::fmt::Display for Isa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The functions of one instruction set. Holding one is the proof that this CPU can run them.
+/// A row is whole blocks of its dtype, and the vectors have as many elements as the row: callers
+/// validate that, the kernels panic where it is not so.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    isa: Isa,
+    dot: unsafe fn(Dtype, &[u8], &[f32]) -> f32,
+    dot_q8: unsafe fn(Dtype, &[u8], &Q8Activation) -> f32,
+    row: unsafe fn(Dtype, &[u8], &mut [f32]),
+    axpy: unsafe fn(Dtype, &[u8], f32, &mut [f32]),
+}
+
+impl Kernels {
+    const SCALAR: Self = Self {
+        isa: Isa::Scalar,
+        dot: scalar::dot,
+        dot_q8: scalar::dot_q8,
+        row: scalar::row,
+        axpy: scalar::axpy,
+    };
+
+    /// The kernels of `isa`; `None` where this build or this CPU lacks them.
+    pub(crate) fn new(isa: Isa) -> Option<Self> {
+        match isa {
+            Isa::Scalar => Some(Self::SCALAR),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86_64::avx2(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => aarch64::neon(),
+            #[allow(unreachable_patterns, reason = "which sets are foreign depends on the target")]
+            Isa::Avx2 | Isa::Neon => None,
+        }
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The canonical dot product of a row with `x`.
+    #[inline]
+    pub(crate) fn dot(&self, dtype: Dtype, row: &[u8], x: &[f32]) -> f32 {
+        // SAFETY: `new` hands out these kernels only where the CPU has their instruction set.
+        unsafe { (self.dot)(dtype, row, x) }
+    }
+
+    /// The integer dot product of a row of a block format with a quantised vector.
+    #[inline]
+    pub(crate) fn dot_q8(&self, dtype: Dtype, row: &[u8], x: &Q8Activation) -> f32 {
+        // SAFETY: as in `dot`.
+        unsafe { (self.dot_q8)(dtype, row, x) }
+    }
+
+    /// Dequantises a row.
+    #[inline]
+    pub(crate) fn row(&self, dtype: Dtype, row: &[u8], out: &mut [f32]) {
+        // SAFETY: as in `dot`.
+        unsafe { (self.row)(dtype, row, out) }
+    }
+
+    /// `y[i] = fma(a, row[i], y[i])`.
+    #[inline]
+    pub(crate) fn axpy(&self, dtype: Dtype, row: &[u8], a: f32, y: &mut [f32]) {
+        // SAFETY: as in `dot`.
+        unsafe { (self.axpy)(dtype, row, a, y) }
+    }
+}

@@ -1,0 +1,19 @@
+//! Kernels of x86-64.
+
+mod avx2;
+
+use super::{Isa, Kernels};
+
+/// The AVX2 kernels, where this CPU has AVX2, FMA and F16C.
+pub(super) fn avx2() -> Option<Kernels> {
+    let present = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    present.then_some(Kernels {
+        isa: Isa::Avx2,
+        dot: avx2::dot,
+        dot_q8: avx2::dot_q8,
+        row: avx2::row,
+        axpy: avx2::axpy,
+    })
+}

@@ -1,0 +1,89 @@
+//! The scalar twin: every kernel in plain Rust, written to be read. The other instruction sets
+//! are tested against it bit for bit.
+
+use super::integers::{Integers, SubBlock};
+use super::{LANES, Q8_LANES, reduce, reduce_q8};
+use crate::activation::BLOCK;
+use crate::blocks::{self, SUPER, as_blocks};
+use crate::{Dtype, Q8Activation};
+
+/// Calls `each(first element, values)` for pieces of at most 256 elements of a row. A piece starts
+/// at a multiple of 256.
+fn for_each_piece(dtype: Dtype, row: &[u8], mut each: impl FnMut(usize, &[f32])) {
+    let mut values = [0.0; SUPER];
+    let piece_bytes = SUPER / dtype.block_len() * dtype.block_bytes();
+    for (i, bytes) in row.chunks(piece_bytes).enumerate() {
+        let values = &mut values[..bytes.len() / dtype.block_bytes() * dtype.block_len()];
+        blocks::dequantize_row(dtype, bytes, values);
+        each(i * SUPER, values);
+    }
+}
+
+/// The canonical dot product.
+pub(crate) fn dot(dtype: Dtype, row: &[u8], x: &[f32]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    for_each_piece(dtype, row, |first, values| {
+        for (i, (value, x)) in values.iter().zip(&x[first..][..values.len()]).enumerate() {
+            let lane = &mut lanes[i % LANES];
+            *lane = value.mul_add(*x, *lane);
+        }
+    });
+    reduce(&lanes)
+}
+
+/// Dequantises a row.
+pub(crate) fn row(dtype: Dtype, row: &[u8], out: &mut [f32]) {
+    blocks::dequantize_row(dtype, row, out);
+}
+
+/// `y[i] = fma(a, row[i], y[i])`.
+pub(crate) fn axpy(dtype: Dtype, row: &[u8], a: f32, y: &mut [f32]) {
+    for_each_piece(dtype, row, |first, values| {
+        for (value, y) in values.iter().zip(&mut y[first..]) {
+            *y = a.mul_add(*value, *y);
+        }
+    });
+}
+
+/// The integer dot product of a row of a block format.
+pub(crate) fn dot_q8(dtype: Dtype, row: &[u8], x: &Q8Activation) -> f32 {
+    match dtype {
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 => panic!("{dtype} has no integers"),
+        Dtype::Q4_0 => dot_integers::<blocks::BlockQ4_0>(row, x),
+        Dtype::Q4_1 => dot_integers::<blocks::BlockQ4_1>(row, x),
+        Dtype::Q5_0 => dot_integers::<blocks::BlockQ5_0>(row, x),
+        Dtype::Q5_1 => dot_integers::<blocks::BlockQ5_1>(row, x),
+        Dtype::Q8_0 => dot_integers::<blocks::BlockQ8_0>(row, x),
+        Dtype::Q2K => dot_integers::<blocks::BlockQ2K>(row, x),
+        Dtype::Q3K => dot_integers::<blocks::BlockQ3K>(row, x),
+        Dtype::Q4K => dot_integers::<blocks::BlockQ4K>(row, x),
+        Dtype::Q5K => dot_integers::<blocks::BlockQ5K>(row, x),
+        Dtype::Q6K => dot_integers::<blocks::BlockQ6K>(row, x),
+    }
+}
+
+/// Every integer sum is exact, in i32 and as a float32 (below 2^24), so only the fused
+/// multiply-adds round.
+fn dot_integers<B: Integers>(row: &[u8], x: &Q8Activation) -> f32 {
+    let mut products = [0.0; Q8_LANES];
+    let mut minimums = [0.0; 8];
+    let sub_blocks = B::LEN / BLOCK;
+    for (i, block) in as_blocks::<B>(row).iter().enumerate() {
+        let (d, dmin) = block.factors();
+        for s in 0..sub_blocks {
+            let b = i * sub_blocks + s;
+            let SubBlock { quants, scales, mins } = block.sub_block(s);
+            let (x_scale, x_quants) = (x.scales()[b], &x.quants()[b]);
+            for j in 0..8 {
+                let sum: i32 =
+                    (4 * j..4 * j + 4).map(|e| i32::from(quants[e]) * i32::from(x_quants[e])).sum();
+                let lane = &mut products[8 * (b % 2) + j];
+                *lane = (d * x_scale).mul_add((scales[j / 4] * sum) as f32, *lane);
+            }
+            let [first, last] = x.half_sums()[b].map(i32::from);
+            let lane = &mut minimums[b % 8];
+            *lane = (dmin * x_scale).mul_add((mins[0] * first + mins[1] * last) as f32, *lane);
+        }
+    }
+    reduce_q8(&products, &minimums)
+}
