@@ -9,6 +9,7 @@ pub(crate) mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use crate::coarse::TileKernel;
 use crate::kernels::scalar;
 use crate::{Dtype, Q8Activation};
 
@@ -55,6 +56,19 @@ impl Isa {
 impl std::fmt::Display for Isa {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// The tile of the coarse scan for `isa`; `None` where this build or this CPU lacks it, and for
+/// the scalar twin.
+pub(crate) fn tile_i16(isa: Isa) -> Option<TileKernel> {
+    Kernels::new(isa)?;
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => Some(x86_64::gemm16::tile),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => Some(aarch64::gemm16::tile),
+        _ => None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Kernels of aarch64.
 
+pub(super) mod gemm16;
+
 use super::Kernels;
 
 /// The NEON kernels: every aarch64 has NEON.

@@ -1,6 +1,7 @@
 //! Kernels of x86-64.
 
 mod avx2;
+pub(super) mod gemm16;
 
 use super::{Isa, Kernels};
 
