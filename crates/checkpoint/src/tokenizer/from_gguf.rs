@@ -11,19 +11,20 @@ use super::{Engine, GgufEngine, Model, SpecialIds, Tokenizer, TokenizerFault};
 use crate::CheckpointError;
 use crate::gguf::Metadata;
 
-const MODEL: &str = "tokenizer.ggml.model";
-const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const SCORES: &str = "tokenizer.ggml.scores";
-const TYPES: &str = "tokenizer.ggml.token_type";
-const MERGES: &str = "tokenizer.ggml.merges";
-const BOS: &str = "tokenizer.ggml.bos_token_id";
-const EOS: &str = "tokenizer.ggml.eos_token_id";
-const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
-const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
-const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
-const TEMPLATE: &str = "tokenizer.chat_template";
+pub(super) const MODEL: &str = "tokenizer.ggml.model";
+pub(super) const PRE: &str = "tokenizer.ggml.pre";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
+pub(super) const TYPES: &str = "tokenizer.ggml.token_type";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const BOS: &str = "tokenizer.ggml.bos_token_id";
+pub(super) const EOS: &str = "tokenizer.ggml.eos_token_id";
+pub(super) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+pub(super) const PAD: &str = "tokenizer.ggml.padding_token_id";
+pub(super) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+pub(super) const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+pub(super) const SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+pub(super) const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// What the file leaves out, by tokenizer model.
 struct Defaults {
@@ -42,14 +43,12 @@ impl Tokenizer {
     pub fn from_gguf(metadata: &Metadata) -> Result<Tokenizer, CheckpointError> {
         let fault = |fault| CheckpointError::tokenizer(metadata.path(), fault);
         let model = metadata.get_str(MODEL)?.ok_or_else(|| fault(TokenizerFault::NoTokenizer))?;
-        let space_prefix = metadata.get_bool(SPACE_PREFIX)?;
         let (spelling, model, defaults) = match model {
             "llama" => {
-                let space_prefix = space_prefix.unwrap_or(true);
                 let defaults =
                     Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), add_bos: true };
                 let scores = metadata.require(SCORES, Metadata::get_f32_array)?;
-                let model = Model::Spm { scores, space_prefix, spm: OnceLock::new() };
+                let model = Model::Spm { scores, spm: OnceLock::new() };
                 (Spelling::Metaspace, model, defaults)
             }
             "gpt2" => {
@@ -77,11 +76,16 @@ impl Tokenizer {
             bos: id_at(BOS, defaults.bos)?,
             eos: id_at(EOS, defaults.eos)?,
             unknown: id_at(UNKNOWN, defaults.unknown)?,
+            pad: id_at(PAD, None)?,
         };
         let ends = control::mark(&mut vocabulary, |key| match key {
             EOS => special.eos,
             _ => metadata.get_u32(key).ok().flatten(),
         });
+        let space_prefix = match model {
+            Model::Spm { .. } => metadata.get_bool(SPACE_PREFIX)?.unwrap_or(true),
+            Model::Bpe { .. } => false,
+        };
         let name = metadata.get_str("general.name")?.unwrap_or_default().to_lowercase();
         let strips_right = name.contains("phi-3") || name.contains("phi3");
         Ok(Tokenizer {
@@ -90,6 +94,7 @@ impl Tokenizer {
             ends,
             add_bos: metadata.get_bool(ADD_BOS)?.unwrap_or(defaults.add_bos),
             add_eos: metadata.get_bool(ADD_EOS)?.unwrap_or(false),
+            space_prefix,
             chat_template: metadata.get_str(TEMPLATE)?.map(str::to_owned),
             source: metadata.path().to_owned(),
             engine: Engine::Gguf(Box::new(GgufEngine {

@@ -19,17 +19,20 @@
 //! - Phi-3: llama.cpp drops white space after every special token, by the model's name.
 //! - Code points that are newer than one side's Unicode tables may fall into other classes.
 //!
-//! Both agree on one more thing, and there we differ: they put a second BOS before text that
-//! begins with one (llama.cpp warns). Here there is never more than one.
+//! Both agree on one more thing, and there we differ: they put a BOS before text that begins with
+//! one already (llama.cpp warns). Here it stays at the one.
 
 mod bpe;
 mod byte_level;
 mod control;
+mod detect;
 mod fault;
 mod from_gguf;
+mod from_json;
 mod pretokenize;
 mod special;
 mod spm;
+mod to_gguf;
 mod vocabulary;
 
 use std::borrow::Cow;
@@ -40,6 +43,7 @@ use crate::CheckpointError;
 use crate::gguf::Metadata;
 
 use bpe::Bpe;
+use from_json::JsonEngine;
 use special::{Fragment, SpecialMatcher};
 use spm::Spm;
 use vocabulary::Vocabulary;
@@ -87,6 +91,8 @@ pub struct Tokenizer {
     ends: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
+    /// Encoding puts a space before text at the beginning and after special tokens.
+    space_prefix: bool,
     chat_template: Option<String>,
     source: PathBuf,
     engine: Engine,
@@ -98,11 +104,13 @@ struct SpecialIds {
     bos: Option<u32>,
     eos: Option<u32>,
     unknown: Option<u32>,
+    pad: Option<u32>,
 }
 
 /// What encodes.
 enum Engine {
     Gguf(Box<GgufEngine>),
+    Json(Box<JsonEngine>),
 }
 
 /// Everything that encoding with a GGUF's vocabulary needs, built on first use.
@@ -117,7 +125,7 @@ struct GgufEngine {
 }
 
 enum Model {
-    Spm { spm: OnceLock<Spm>, scores: Vec<f32>, space_prefix: bool },
+    Spm { spm: OnceLock<Spm>, scores: Vec<f32> },
     Bpe { bpe: OnceLock<Bpe>, pre: String },
 }
 
@@ -133,21 +141,22 @@ impl Tokenizer {
             return Err(self.fault(TokenizerFault::TextTooLong { found: text.len() }));
         }
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        if options.add_special && self.add_bos {
+            ids.extend(self.special.bos);
+        }
+        let added = ids.len();
         match &self.engine {
-            Engine::Gguf(engine) => {
-                if options.add_special && self.add_bos {
-                    ids.extend(self.special.bos);
-                }
-                engine.encode(self, text, options.parse_special, &mut ids)?;
-                if options.add_special && self.add_eos && ids.last() != self.special.eos.as_ref() {
-                    ids.extend(self.special.eos);
-                }
+            Engine::Gguf(engine) => engine.encode(self, text, options.parse_special, &mut ids)?,
+            Engine::Json(engine) => {
+                engine.encode(&self.source, text, options.parse_special, &mut ids)?;
             }
         }
-        if options.add_special && self.special.bos.is_some() {
-            // A template that wrote the BOS itself: one is enough.
-            let leading = ids.iter().take_while(|&&id| Some(id) == self.special.bos).count();
-            ids.drain(1..leading.max(1));
+        if added > 0 && ids.get(added) == self.special.bos.as_ref() {
+            // The text, a template's output, wrote the BOS itself: one is enough.
+            ids.remove(0);
+        }
+        if options.add_special && self.add_eos && ids.last() != self.special.eos.as_ref() {
+            ids.extend(self.special.eos);
         }
         Ok(ids)
     }
@@ -155,7 +164,6 @@ impl Tokenizer {
     /// The text of `ids`. Control tokens are left out, and so is the space that encoding puts
     /// first; bytes that are no UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
-        let Engine::Gguf(engine) = &self.engine;
         let mut bytes = Vec::new();
         for &id in ids {
             match self.vocabulary.kind(id) {
@@ -163,9 +171,8 @@ impl Tokenizer {
                 _ => bytes.extend_from_slice(&self.vocabulary.bytes(id)),
             }
         }
-        let prefixed = matches!(engine.model, Model::Spm { space_prefix: true, .. });
         let text = String::from_utf8_lossy(&bytes);
-        text.strip_prefix(' ').filter(|_| prefixed).unwrap_or(&text).to_owned()
+        text.strip_prefix(' ').filter(|_| self.space_prefix).unwrap_or(&text).to_owned()
     }
 
     /// Token `id` as text to show: leading spaces kept, control tokens by name, single bytes as
@@ -269,9 +276,9 @@ impl GgufEngine {
                     out.push(id);
                     after_special = true;
                 }
-                (Fragment::Text(range), Model::Spm { spm, scores, space_prefix }) => {
+                (Fragment::Text(range), Model::Spm { spm, scores }) => {
                     let spm = Self::spm(spm, tokenizer, scores);
-                    let prefix = *space_prefix && after_special;
+                    let prefix = tokenizer.space_prefix && after_special;
                     spm.encode(vocabulary, &text[range], prefix, out);
                     after_special = false;
                 }

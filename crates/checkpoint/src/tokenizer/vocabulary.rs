@@ -41,6 +41,18 @@ impl TokenKind {
             _ => return None,
         })
     }
+
+    /// GGUF's number of this kind.
+    pub(super) fn to_gguf(self) -> i32 {
+        match self {
+            TokenKind::Normal => 1,
+            TokenKind::Unknown => 2,
+            TokenKind::Control => 3,
+            TokenKind::UserDefined => 4,
+            TokenKind::Unused => 5,
+            TokenKind::Byte => 6,
+        }
+    }
 }
 
 /// How ordinary tokens write the text that they stand for.
@@ -93,6 +105,11 @@ impl Vocabulary {
     /// Number of tokens.
     pub(super) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// How ordinary tokens are spelled.
+    pub(super) fn spelling(&self) -> Spelling {
+        self.spelling
     }
 
     /// The token as the vocabulary writes it (`▁the`, `Ġthe`, `<0xE2>`); empty where `id` is not
