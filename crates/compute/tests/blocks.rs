@@ -121,3 +121,22 @@ fn the_block_is_the_unit_of_every_format() {
     check::<blocks::BlockQ5K>();
     check::<blocks::BlockQ6K>();
 }
+
+/// `scripts/compare_quantizers.py` compares on whole models; this keeps the result.
+#[test]
+fn q4_k_and_q6_k_lose_no_more_than_llama_cpp_on_rows_of_the_demo_model() {
+    let theirs: serde_json::Value =
+        serde_json::from_slice(&fixture("quantizer_errors.json")).unwrap();
+    for to in [Dtype::Q4K, Dtype::Q6K] {
+        for (from, _) in REAL.iter().filter(|(from, _)| *from != Dtype::F32) {
+            let row = floats(&fixture(&format!("{from}.real.f32")));
+            let row = &row[..row.len() / 256 * 256];
+            let mut bytes = vec![0; to.row_bytes(row.len()).unwrap()];
+            quantize_row(to, row, &mut bytes).unwrap();
+            let back = dequantized(to, &bytes);
+            let error: f64 = row.iter().zip(&back).map(|(x, y)| f64::from(x - y).powi(2)).sum();
+            let limit = theirs[format!("{from} to {to}")].as_f64().unwrap();
+            assert!(error <= limit, "{from} to {to}: {error:e}, llama.cpp {limit:e}");
+        }
+    }
+}
