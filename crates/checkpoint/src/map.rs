@@ -173,6 +173,25 @@ impl Map {
         Ok(())
     }
 
+    /// Takes every page of the map out of this process's memory (not out of the page cache): what
+    /// is read again is mapped again. For work that goes through a large file once, so that it
+    /// does not seem to need as much memory as the file is large.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`] where the kernel refuses.
+    pub fn forget(&self) -> Result<(), CheckpointError> {
+        let Backing::File { map, .. } = &self.inner.backing else { return Ok(()) };
+        if map.is_empty() {
+            return Ok(());
+        }
+        #[cfg(unix)]
+        // SAFETY: the mapping is shared, read-only and backed by a file, so there is no content
+        // that could be lost: a page that is dropped is read from the file when it is touched.
+        unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) }
+            .map_err(|source| CheckpointError::io(self.path(), "advise", source))?;
+        Ok(())
+    }
+
     /// How many bytes of `range` are in physical memory now, whoever read them. Bytes in memory
     /// count whole.
     ///
@@ -268,6 +287,8 @@ mod tests {
             map.advise(1..9_999, advice).unwrap();
         }
         map.advise(5..5, Advice::WillNeed).unwrap();
+        map.forget().unwrap();
+        assert_eq!(map.bytes(), &[7; 10_000]);
         map.verify_unchanged().unwrap();
     }
 

@@ -1,1 +1,29 @@
-//! The index over a model's feed-forward features.
+//! The vindex: a model's weights as GGUF files, an index beside them, and everything that makes,
+//! opens, checks and cuts one. docs/FORMAT.md describes it on disk.
+#![forbid(unsafe_code)]
+
+mod atomic;
+mod error;
+mod extract;
+pub mod files;
+pub mod hash;
+pub mod manifest;
+mod open;
+mod progress;
+mod quantize;
+mod residency;
+mod slice;
+mod stats;
+mod verify;
+
+pub use error::{TensorMismatch, VindexError};
+pub use extract::{Deviation, ExtractOptions, ExtractReport, Fallback, FileSize, extract};
+pub use files::{FileKind, Group, Level};
+pub use manifest::{FileEntry, Manifest, ManifestFault, TensorEntry, WeightsOrigin};
+pub use open::{Vindex, advice};
+pub use progress::{NoProgress, Progress};
+pub use quantize::{QuantizeOptions, QuantizeReport, RoleError, quantize};
+pub use residency::{HeapUse, Residency, RoleResidency};
+pub use slice::{SliceOptions, SliceReport, slice};
+pub use stats::{GroupStats, LayerStats, Stats};
+pub use verify::{FileCheck, FileState, VerifyOptions, VerifyReport, verify};
