@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ConfigError;
 use crate::gguf::GgufFault;
+use crate::safetensors::SafetensorsFault;
 use crate::tokenizer::TokenizerFault;
 
 /// What is wrong with a model file, and where. The message says what was expected and what was
@@ -45,6 +46,14 @@ pub enum CheckpointError {
         /// What is wrong there.
         fault: Box<GgufFault>,
     },
+    /// A safetensors file, or the index of a sharded model, says something that cannot be true.
+    #[error("{}: {fault}", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: Box<SafetensorsFault>,
+    },
     /// A tokenizer cannot be built, used or written.
     #[error("{}: {fault}", path.display())]
     Tokenizer {
@@ -74,6 +83,11 @@ impl CheckpointError {
         Self::Gguf { path: path.to_path_buf(), offset, fault: Box::new(fault) }
     }
 
+    /// A fault of a safetensors file.
+    pub(crate) fn safetensors(path: &Path, fault: SafetensorsFault) -> Self {
+        Self::Safetensors { path: path.to_path_buf(), fault: Box::new(fault) }
+    }
+
     /// A fault of a tokenizer.
     pub(crate) fn tokenizer(path: &Path, fault: TokenizerFault) -> Self {
         Self::Tokenizer { path: path.to_path_buf(), fault: Box::new(fault) }
@@ -85,6 +99,7 @@ impl CheckpointError {
             Self::Io { path, .. }
             | Self::Changed { path, .. }
             | Self::Gguf { path, .. }
+            | Self::Safetensors { path, .. }
             | Self::Tokenizer { path, .. }
             | Self::Model { path, .. } => Some(path),
         }
@@ -102,6 +117,7 @@ impl CheckpointError {
             },
             Self::Changed { .. } => Some("open it again once the other program is done".into()),
             Self::Gguf { fault, .. } => fault.help(),
+            Self::Safetensors { fault, .. } => Some(fault.help()),
             Self::Tokenizer { fault, .. } => fault.help(),
             Self::Model { source, .. } => source.help(),
         }

@@ -7,6 +7,7 @@ mod families;
 pub mod gguf;
 mod map;
 pub mod names;
+pub mod safetensors;
 pub mod tokenizer;
 
 pub use checkpoint::{Checkpoint, Format, TensorEntry};
