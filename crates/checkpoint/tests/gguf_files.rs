@@ -1,5 +1,7 @@
 //! The GGUF reader and writer against files of the Python `gguf` package and the demo model.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use larql_checkpoint::CheckpointError;

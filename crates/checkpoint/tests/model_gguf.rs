@@ -5,6 +5,7 @@ mod support;
 use std::time::Instant;
 
 use larql_checkpoint::gguf::{Gguf, Metadata};
+use larql_checkpoint::{CheckpointError, Map};
 use larql_compute::Dtype;
 
 #[test]
@@ -47,6 +48,19 @@ fn model_vocabulary_is_iterated_in_place() {
     assert_eq!(scores.len(), 262_144);
     let types = gguf.metadata().get_i32_array("tokenizer.ggml.token_type").unwrap().unwrap();
     assert_eq!((types.len(), types[0]), (262_144, 3));
+}
+
+/// The real header is 6.5 MB, nearly all of it vocabulary: cut short anywhere, it is refused.
+#[test]
+fn model_truncated_at_24_points_is_refused() {
+    let Some(path) = support::demo_model() else { return };
+    let gguf = Gguf::open(&path).unwrap();
+    let header = gguf.tensors().iter().map(|t| t.range().start).min().unwrap();
+    for i in 0..24 {
+        let cut = gguf.files()[0].bytes()[..i * (header - 1) / 23].to_vec();
+        let error = Gguf::from_map(Map::from_bytes("cut.gguf", cut)).unwrap_err();
+        assert!(matches!(error, CheckpointError::Gguf { .. }), "{error}");
+    }
 }
 
 /// Not a benchmark (a debug build on a busy machine), only a guard against a copy creeping in.

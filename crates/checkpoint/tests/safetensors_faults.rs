@@ -1,8 +1,10 @@
 //! One test per lie that a safetensors file, or the index of a sharded model, can tell.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::fs;
 
-use larql_checkpoint::safetensors::{Safetensors, SafetensorsFault as Fault};
+use larql_checkpoint::safetensors::{Safetensors, SafetensorsFault as Fault, SafetensorsTensor};
 use larql_checkpoint::{CheckpointError, Map};
 use larql_compute::Dtype;
 use proptest::prelude::*;
@@ -39,7 +41,7 @@ const TWO: &str = r#"{"__metadata__":{"format":"pt"},
 #[test]
 fn a_valid_file_is_read() {
     let model = open(file(TWO, 20)).unwrap();
-    let names: Vec<&str> = model.tensors().iter().map(|t| t.name()).collect();
+    let names: Vec<&str> = model.tensors().iter().map(SafetensorsTensor::name).collect();
     assert_eq!(names, ["a", "b"]);
     let b = model.tensor("b").unwrap();
     assert_eq!((b.dtype(), b.shape(), b.rows(), b.cols()), (Dtype::BF16, &[2, 3][..], 2, 3));
@@ -228,6 +230,8 @@ fn a_directory_without_a_model_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn a_mutated_file_never_panics(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let mut bytes = file(TWO, 20);

@@ -45,7 +45,7 @@ pub enum GgufFault {
     ArrayTooDeep { key: String, limit: u32 },
     #[error("metadata key {key} stands twice in the header")]
     DuplicateKey { key: String },
-    #[error("general.alignment is {found}; a power of two from 8 to 2^30 is needed")]
+    #[error("general.alignment is {found}; a power of two from 8 to 2^20 is needed")]
     Alignment { found: String },
     #[error("tensor {tensor} has {found} dimensions; 1 to 4 are allowed")]
     DimensionCount { tensor: String, found: u64 },
@@ -154,11 +154,11 @@ impl GgufFault {
                 "the download was probably cut short: fetch the file again and compare its size"
                     .into()
             }
-            Self::NotGguf { found } if found == b"vers" => {
+            Self::NotGguf { found: [b'v', b'e', b'r', b's'] } => {
                 "this looks like a Git LFS pointer: run `git lfs pull` to get the file itself"
                     .into()
             }
-            Self::NotGguf { found } if &found[..2] == b"PK" => {
+            Self::NotGguf { found: [b'P', b'K', ..] } => {
                 "this looks like a PyTorch file: convert it to safetensors or GGUF first".into()
             }
             Self::NotGguf { .. } => {

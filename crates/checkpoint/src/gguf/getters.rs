@@ -125,6 +125,10 @@ impl Metadata {
     ///
     /// # Errors
     /// [`GgufFault::WrongType`] for anything else, named by its position.
+    #[allow(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method has one lifetime only"
+    )]
     pub fn get_bool_array(&self, key: &str) -> Result<Option<Vec<bool>>> {
         self.elements(key, "a boolean", |v| v.as_bool())
     }

@@ -182,14 +182,15 @@ fn skip_scalars(
     Ok(())
 }
 
-/// `general.alignment`: a power of two, and at least 8 as GGUF's specification has it.
+/// `general.alignment`: a power of two, and at least 8 as GGUF's specification has it. The upper
+/// bound is ours: padding is written out, and no file needs more than a few pages of it.
 pub(super) fn alignment(metadata: &Metadata) -> Result<u64, CheckpointError> {
     const KEY: &str = "general.alignment";
     let Some(value) = metadata.get(KEY) else { return Ok(DEFAULT_ALIGNMENT) };
     value
         .as_int()
         .and_then(|v| u64::try_from(v).ok())
-        .filter(|v| v.is_power_of_two() && (8..=1 << 30).contains(v))
+        .filter(|v| v.is_power_of_two() && (8..=1 << 20).contains(v))
         .ok_or_else(|| metadata.fault(KEY, GgufFault::Alignment { found: value.to_string() }))
 }
 

@@ -154,10 +154,10 @@ impl Metadata {
     }
 
     /// Sets `key` to an array of numbers or booleans, all of the kind that `T` is.
-    pub fn set_array<T: Copy>(&mut self, key: &str, values: &[T])
+    pub fn set_array<T>(&mut self, key: &str, values: &[T])
     where
         Value<'static>: From<T>,
-        T: Default,
+        T: Copy + Default,
     {
         let start = self.own.len();
         value::encode_array_head(Value::from(T::default()).kind(), values.len(), &mut self.own);

@@ -221,6 +221,7 @@ impl<W: Write> GgufData<W> {
     /// Zeros up to the next multiple of the alignment.
     fn pad(&mut self) -> Result<(), CheckpointError> {
         let zeros = self.at.next_multiple_of(self.alignment) - self.at;
+        // At most the alignment's upper bound: 1 MiB.
         self.put(&vec![0; zeros as usize])
     }
 
