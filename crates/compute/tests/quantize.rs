@@ -35,7 +35,7 @@ fn bound(dtype: Dtype, value: f32, peak: f32) -> f32 {
 }
 
 fn check_bounds(dtype: Dtype, values: &[f32]) {
-    let back = round_trip(dtype, values).unwrap();
+    let back = round_trip(dtype, values).unwrap_or_else(|e| panic!("{dtype}: {e}"));
     let chunks = values.chunks(dtype.block_len()).zip(back.chunks(dtype.block_len()));
     for (block, (x, y)) in chunks.enumerate() {
         let peak = x.iter().fold(0.0f32, |m, v| m.max(v.abs()));
