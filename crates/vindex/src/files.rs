@@ -48,6 +48,8 @@ pub const DOWN_META: &str = "down_meta.bin";
 pub const DOWN_FEATURES: &str = "down_features.gguf";
 /// The source's tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
+/// Files that a tokenizer is read from, besides [`TOKENIZER`].
+pub const TOKENIZER_EXTRAS: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
 /// All weights in one GGUF.
 pub const MODEL: &str = "model.gguf";
 

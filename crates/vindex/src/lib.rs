@@ -24,6 +24,6 @@ pub use open::{Vindex, advice};
 pub use progress::{NoProgress, Progress};
 pub use quantize::{QuantizeOptions, QuantizeReport, RoleError, quantize};
 pub use residency::{HeapUse, Residency, RoleResidency};
-pub use slice::{SliceOptions, SliceReport, slice};
+pub use slice::{SliceOptions, SliceReport, narrow, slice};
 pub use stats::{GroupStats, LayerStats, Stats};
 pub use verify::{FileCheck, FileState, VerifyOptions, VerifyReport, verify};

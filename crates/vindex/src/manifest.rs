@@ -293,6 +293,9 @@ impl Manifest {
                 return Err(format!("files: `{}` has no sha256", file.name));
             }
         }
+        if !self.files.iter().any(|f| matches!(f.kind, FileKind::Model | FileKind::Weights)) {
+            return Err("files: there is no weight file".to_owned());
+        }
         Ok(())
     }
 

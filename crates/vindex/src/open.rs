@@ -184,7 +184,8 @@ impl Vindex {
         if layer < n_layers { Ok(()) } else { Err(VindexError::NoSuchLayer { layer, n_layers }) }
     }
 
-    /// The tokenizer, built on first use from the metadata of the first weight file.
+    /// The tokenizer, built on first use: from `tokenizer.json` where the source had one, else
+    /// from the metadata of the first weight file.
     ///
     /// # Errors
     /// A tokenizer that larql cannot build.
@@ -192,7 +193,11 @@ impl Vindex {
         if let Some(tokenizer) = self.tokenizer.get() {
             return Ok(tokenizer);
         }
-        let built = Tokenizer::from_gguf(self.weights[0].metadata())?;
+        let built = if self.manifest.file(files::TOKENIZER).is_some() {
+            Tokenizer::from_checkpoint_dir(&self.dir)?
+        } else {
+            Tokenizer::from_gguf(self.weights[0].metadata())?
+        };
         // Another thread may have been faster; its tokenizer is as good.
         Ok(self.tokenizer.get_or_init(|| built))
     }

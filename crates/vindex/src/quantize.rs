@@ -92,9 +92,7 @@ pub fn quantize(
     if options.feature_major_down {
         fallbacks.extend(build.write_down_features(config, layers.clone())?);
     }
-    if let Some(tokenizer) = origin.tokenizer_json() {
-        build.copy(&tokenizer, files::TOKENIZER, FileKind::Tokenizer)?;
-    }
+    build.copy_tokenizer(&origin)?;
     let head = Head {
         level,
         layers,

@@ -11,7 +11,7 @@ use crate::extract::build::{Build, Head};
 use crate::extract::{FileSize, Origin, check_layers, file_sizes};
 use crate::files::{self, FileKind, Group, Level};
 use crate::manifest::WeightsOrigin;
-use crate::{Progress, Vindex, VindexError};
+use crate::{Progress, Vindex, VindexError, atomic};
 
 /// What to keep.
 #[derive(Debug, Clone, Default)]
@@ -96,6 +96,38 @@ pub fn slice(
         files: file_sizes(&manifest),
         left_out: derived.left_out,
     })
+}
+
+/// Reduces the vindex in `dir` to `level`, in place: for labels, which need the down projections of
+/// a level above `browse` while they are computed and no more afterwards. A GGUF that is shared
+/// with or copied from the source stays whole, and the manifest lets go of the tensors above the
+/// level; weights that larql wrote are written anew, without them.
+///
+/// # Errors
+/// A vindex that is not above `level`; the system's; [`VindexError::Cancelled`]. The vindex is then
+/// as it was.
+pub fn narrow(
+    dir: &Path,
+    level: Level,
+    threads: Option<usize>,
+    progress: &dyn Progress,
+) -> Result<(), VindexError> {
+    let vindex = Vindex::open(dir)?;
+    check_groups(&vindex, &SliceOptions { level: Some(level), ..Default::default() })?;
+    if vindex.level() == level {
+        return Ok(());
+    }
+    let mut manifest = vindex.manifest().clone();
+    if manifest.source.weights == WeightsOrigin::Written {
+        drop(vindex);
+        let options =
+            SliceOptions { level: Some(level), force: true, threads, ..Default::default() };
+        return slice(dir, dir, &options, progress).map(|_| ());
+    }
+    let up_holds_keys = files::up_holds_keys(&manifest.model);
+    manifest.level = level;
+    manifest.tensors.retain(|t| files::group_of(t.id.role, up_holds_keys).level() <= level);
+    atomic::replace_file(&dir.join(files::MANIFEST), &manifest.to_vec()?)
 }
 
 struct Derived {

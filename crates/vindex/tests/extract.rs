@@ -228,6 +228,27 @@ fn a_slice_has_what_it_names() {
 }
 
 #[test]
+fn narrowing_lets_go_of_what_is_above_the_level() {
+    let (dir, model) = model_dir();
+    for (split, files) in [
+        (false, &["index.json", "model.gguf"][..]),
+        (true, &["embeddings.gguf", "gate_vectors.gguf", "index.json"]),
+    ] {
+        let target = dir.path().join(format!("{split}.vindex"));
+        extract(&model, &target, &ExtractOptions { split, ..Default::default() });
+        larql_vindex::narrow(&target, Level::Browse, None, &NoProgress).unwrap();
+        assert_eq!(names(&target), files);
+        let vindex = Vindex::open(&target).unwrap();
+        assert_eq!(vindex.level(), Level::Browse);
+        assert!(vindex.matrix(TensorId::layer(Role::FfnGate, 0)).is_some());
+        assert!(vindex.matrix(TensorId::layer(Role::FfnDown, 0)).is_none());
+        let error = text(larql_vindex::narrow(&target, Level::All, None, &NoProgress));
+        assert!(error.contains("is of level browse"), "{error}");
+    }
+    assert_eq!(names(dir.path()), ["false.vindex", "tiny.gguf", "true.vindex"]);
+}
+
+#[test]
 fn quantising_reports_size_and_error() {
     let (dir, model) = model_dir();
     let target = dir.path().join("q4.vindex");

@@ -8,6 +8,7 @@ use larql_checkpoint::gguf::{Gguf, GgufTensor, Metadata};
 use larql_checkpoint::{ModelConfig, TensorId};
 use larql_compute::Dtype;
 
+use super::Origin;
 use super::link;
 use super::rows::{Deviation, Rows};
 use super::write::{self, Fallback, Forget, Planned};
@@ -209,6 +210,14 @@ impl<'p> Build<'p> {
     ) -> Result<(), VindexError> {
         link::bring(source, &self.staged.path().join(name), true, self.progress)?;
         self.files.push((name.to_owned(), kind));
+        Ok(())
+    }
+
+    /// Copies the files of the source's tokenizer in.
+    pub(crate) fn copy_tokenizer(&mut self, origin: &Origin) -> Result<(), VindexError> {
+        for path in origin.tokenizer_files() {
+            self.copy(&path, &base_name(&path), FileKind::Tokenizer)?;
+        }
         Ok(())
     }
 

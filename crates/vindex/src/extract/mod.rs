@@ -145,9 +145,7 @@ pub fn extract(
     if options.feature_major_down {
         fallbacks.extend(build.write_down_features(config, layers.clone())?);
     }
-    if let Some(tokenizer) = origin.tokenizer_json() {
-        build.copy(&tokenizer, crate::files::TOKENIZER, FileKind::Tokenizer)?;
-    }
+    build.copy_tokenizer(&origin)?;
     let removed_leftovers = build.removed().to_vec();
     let head = Head {
         level,

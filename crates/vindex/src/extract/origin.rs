@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use larql_checkpoint::gguf::{Gguf, Metadata};
+use larql_checkpoint::tokenizer::Tokenizer;
 use larql_checkpoint::{Checkpoint, Format, ModelConfig, TensorId};
 use larql_compute::Dtype;
 
 use super::build::{base_name, forget_all};
 use super::rows::Rows;
 use super::write::{Fallback, Planned, choose_dtype};
-use crate::files::TOKENIZER;
+use crate::files::{TOKENIZER, TOKENIZER_EXTRAS};
 use crate::manifest::{Source, WeightsOrigin};
 use crate::{Vindex, VindexError};
 
@@ -70,16 +71,20 @@ impl Origin {
         }
     }
 
-    /// The source's `tokenizer.json`, where it has one.
-    pub(crate) fn tokenizer_json(&self) -> Option<PathBuf> {
+    /// The files of the source's tokenizer, where it has a `tokenizer.json`.
+    pub(crate) fn tokenizer_files(&self) -> Vec<PathBuf> {
         let dir = match self {
             Self::Model { checkpoint, path } => match checkpoint.format() {
                 Format::Safetensors => directory(path),
-                Format::Gguf => return None,
+                Format::Gguf => return Vec::new(),
             },
             Self::Vindex(vindex) => vindex.path(),
         };
-        Some(dir.join(TOKENIZER)).filter(|path| path.is_file())
+        if !dir.join(TOKENIZER).is_file() {
+            return Vec::new();
+        }
+        let names = std::iter::once(TOKENIZER).chain(TOKENIZER_EXTRAS);
+        names.map(|name| dir.join(name)).filter(|path| path.is_file()).collect()
     }
 
     /// The source's files, as they are to stand in the manifest with their hashes. A vindex's
@@ -182,7 +187,8 @@ fn directory_parts(dir: &Path) -> Result<Vec<PathBuf>, VindexError> {
         let name = base_name(&path);
         let read = name.ends_with(".safetensors")
             || name.ends_with(".safetensors.index.json")
-            || ["config.json", TOKENIZER, "tokenizer_config.json"].contains(&name.as_str());
+            || ["config.json", TOKENIZER].contains(&name.as_str())
+            || TOKENIZER_EXTRAS.contains(&name.as_str());
         if read && path.is_file() {
             parts.push(path);
         }
@@ -191,10 +197,18 @@ fn directory_parts(dir: &Path) -> Result<Vec<PathBuf>, VindexError> {
     Ok(parts)
 }
 
-/// The metadata of a GGUF made from safetensors: configuration, tokenizer, name.
+/// The metadata of a GGUF made from safetensors: configuration, name, and the tokenizer, where the
+/// directory has one and GGUF can say it.
 fn model_metadata(checkpoint: &Checkpoint, path: &Path) -> Result<Metadata, VindexError> {
     let dir = directory(path);
     let mut metadata = checkpoint.config().to_gguf_metadata();
     metadata.set("general.name", base_name(dir).as_str());
+    if dir.join(TOKENIZER).is_file() {
+        let tokenizer = Tokenizer::from_checkpoint_dir(dir)?;
+        let keys = tokenizer.to_gguf_metadata(checkpoint.config().vocab_size)?;
+        for (key, value) in keys.iter() {
+            metadata.set(key, value);
+        }
+    }
     Ok(metadata)
 }

@@ -113,7 +113,7 @@ pub(crate) fn adapt_metadata(metadata: &mut Metadata, tensors: &[Planned<'_>]) {
         metadata.remove(key);
     }
     // Nothing was converted: the source's own description stays true.
-    if tensors.iter().all(|t| t.from == t.to) {
+    if metadata.contains("general.file_type") && tensors.iter().all(|t| t.from == t.to) {
         return;
     }
     let matrices = tensors.iter().filter(|t| t.shape.len() > 1 && t.to != Dtype::F32);
