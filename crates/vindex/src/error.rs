@@ -151,6 +151,62 @@ pub enum VindexError {
         /// Features of the layer.
         n_features: usize,
     },
+    /// A layer without experts was asked for one.
+    #[error("layer {layer} has no experts: it is dense; leave out --expert")]
+    NotMoe {
+        /// The layer.
+        layer: usize,
+    },
+    /// An expert that the layer does not have.
+    #[error("expert {expert} does not exist: layer {layer} has experts 0 to {}", n_experts - 1)]
+    NoSuchExpert {
+        /// The layer.
+        layer: usize,
+        /// The expert asked for.
+        expert: usize,
+        /// Experts of the layer; the shared ones together count as the last.
+        n_experts: usize,
+    },
+    /// A token that the vocabulary does not have.
+    #[error("token {token} does not exist: the vocabulary has tokens 0 to {}", vocab_size - 1)]
+    NoSuchToken {
+        /// The token asked for.
+        token: u32,
+        /// Tokens of the vocabulary.
+        vocab_size: usize,
+    },
+    /// A batch of queries whose length is no multiple of the hidden size.
+    #[error(
+        "the queries have {found} elements, which is no multiple of the hidden size {expected}"
+    )]
+    QueryLength {
+        /// The hidden size.
+        expected: usize,
+        /// Elements given.
+        found: usize,
+    },
+    /// A word that has no tokens.
+    #[error("the query is empty: give a word of at least one token")]
+    EmptyQuery,
+    /// A feature whose score is NaN.
+    #[error(
+        "feature {feature} of layer {layer} scores NaN: its row, or the query, holds values that \
+         are not finite; `larql verify` tells whether the file is damaged"
+    )]
+    NanFeature {
+        /// The layer.
+        layer: usize,
+        /// The feature.
+        feature: usize,
+    },
+    /// A router that gives NaN for an expert.
+    #[error("the router of layer {layer} gives NaN for expert {expert}")]
+    NanRouter {
+        /// The layer.
+        layer: usize,
+        /// The expert.
+        expert: usize,
+    },
     /// The destination exists.
     #[error("{} exists already; --force replaces it", path.display())]
     Exists {

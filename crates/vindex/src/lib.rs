@@ -12,6 +12,7 @@ mod open;
 mod progress;
 mod quantize;
 mod residency;
+pub mod search;
 mod slice;
 mod stats;
 mod verify;
