@@ -3,10 +3,12 @@
 //!
 //! A GGUF file is already canonical and is read in place. A Hugging Face directory is presented as
 //! if it had been converted: query and key rows in the order that the family's rotation wants,
-//! Gemma's norms with their +1, experts stacked, and so on. Nothing is converted until a
+//! Gemma's norms with their +1, experts stacked, and so on ([`hf`]). Nothing is converted until a
 //! row is read, and never more than that row.
 
 mod gguf;
+mod hf;
+mod plan;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +18,10 @@ use larql_compute::{Dtype, Matrix};
 use crate::config::{ConfigError, ModelConfig};
 use crate::gguf::Gguf;
 use crate::names::TensorId;
+use crate::safetensors::Safetensors;
 use crate::{CheckpointError, Map};
+
+use plan::Plan;
 
 /// The file format of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +56,8 @@ pub struct Checkpoint {
 #[derive(Debug)]
 enum Source {
     Gguf(Gguf),
+    /// One plan for each entry.
+    Hf(Safetensors, Vec<Plan>),
 }
 
 /// One tensor of a checkpoint, in canonical form.
@@ -97,7 +104,20 @@ impl Checkpoint {
     /// a tensor that is missing or has another shape than the configuration implies.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
-        let opened = gguf::open(Map::open(path)?)?;
+        let opened = if path.is_dir() {
+            hf::open(path)?
+        } else {
+            let map = Map::open(path)?;
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            let in_directory = name.ends_with(".safetensors") || name.ends_with(".json");
+            if in_directory && !map.bytes().starts_with(b"GGUF") {
+                // A bare file name has the empty path for a parent.
+                let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+                hf::open(parent.unwrap_or(Path::new(".")))?
+            } else {
+                gguf::open(map)?
+            }
+        };
         let by_id = opened.entries.iter().enumerate().map(|(i, e)| (e.id, i)).collect();
         Ok(Self {
             path: path.to_path_buf(),
@@ -118,6 +138,7 @@ impl Checkpoint {
     pub fn format(&self) -> Format {
         match self.source {
             Source::Gguf(_) => Format::Gguf,
+            Source::Hf(..) => Format::Safetensors,
         }
     }
 
@@ -130,6 +151,7 @@ impl Checkpoint {
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {
             Source::Gguf(gguf) => Some(gguf),
+            Source::Hf(..) => None,
         }
     }
 
@@ -155,6 +177,7 @@ impl Checkpoint {
     pub fn matrix(&self, entry: &TensorEntry) -> Option<Matrix<'_>> {
         match &self.source {
             Source::Gguf(gguf) => gguf.tensors().get(entry.place).map(|t| t.matrix()),
+            Source::Hf(files, plans) => plans.get(entry.place)?.matrix(files, entry),
         }
     }
 
@@ -166,6 +189,7 @@ impl Checkpoint {
             Source::Gguf(gguf) => {
                 out.copy_from_slice(gguf.tensors()[entry.place].matrix().row_bytes(row));
             }
+            Source::Hf(files, plans) => plans[entry.place].read_row(files, entry, row, out),
         }
     }
 }

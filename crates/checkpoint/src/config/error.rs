@@ -13,6 +13,12 @@ pub enum ConfigError {
         /// The families that are known, comma-separated.
         known: String,
     },
+    /// `config.json` is no JSON.
+    #[error("not valid JSON: {why}")]
+    NotJson {
+        /// What the parser says, with line and column.
+        why: String,
+    },
     /// A field that the family needs is absent.
     #[error("the configuration has no `{key}`, which the {family} family needs")]
     MissingKey {

@@ -18,27 +18,37 @@ impl ModelConfig {
     /// # Errors
     /// An unknown family, a missing or senseless key, a feature that is not implemented.
     pub fn from_hf(root: &Value) -> Result<Self, ConfigError> {
-        let missing = || ConfigError::MissingKey { key: "model_type".into(), family: "any" };
-        let model_type = root.get("model_type").and_then(Value::as_str).ok_or_else(missing)?;
-        let family = Family::from_hf_name(model_type)?;
-        // Models with a vision tower keep the language model's numbers one level deeper.
-        let root = root.get("text_config").filter(|v| v.is_object()).unwrap_or(root);
-        if root.get("quantization_config").is_some_and(|v| !v.is_null()) {
-            return Err(ConfigError::Unsupported {
-                key: "quantization_config".into(),
-                found: "set".into(),
-                why: "only F32, F16 and BF16 safetensors are read; use the original model or a GGUF file",
-            });
-        }
-        let hf = Hf { root, family, model_type };
-        let mut config = hf.common(family.spec())?;
-        (family.spec().from_hf)(&hf, &mut config)?;
-        config.validate()?;
-        Ok(config)
+        Hf::new(root)?.config()
     }
 }
 
 impl<'a> Hf<'a> {
+    /// Finds the family and the numbers of the language model.
+    pub(crate) fn new(root: &'a Value) -> Result<Self, ConfigError> {
+        let missing = || ConfigError::MissingKey { key: "model_type".into(), family: "any" };
+        let model_type = root.get("model_type").and_then(Value::as_str).ok_or_else(missing)?;
+        let family = Family::from_hf_name(model_type)?;
+        if root.get("quantization_config").is_some_and(|v| !v.is_null()) {
+            return Err(ConfigError::Unsupported {
+                key: "quantization_config".into(),
+                found: "set".into(),
+                why: "only F32, F16 and BF16 safetensors are read; use the original model or a \
+                      GGUF file",
+            });
+        }
+        // Models with a vision tower keep the language model's numbers one level deeper.
+        let root = root.get("text_config").filter(|v| v.is_object()).unwrap_or(root);
+        Ok(Self { root, family, model_type })
+    }
+
+    /// The normalised, validated configuration.
+    pub(crate) fn config(&self) -> Result<ModelConfig, ConfigError> {
+        let mut config = self.common(self.family.spec())?;
+        (self.family.spec().from_hf)(self, &mut config)?;
+        config.validate()?;
+        Ok(config)
+    }
+
     pub(crate) fn model_type(&self) -> &'a str {
         self.model_type
     }

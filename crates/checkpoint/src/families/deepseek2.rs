@@ -130,7 +130,9 @@ fn moe(hf: &Hf<'_>, config: &ModelConfig, v3: bool) -> Result<Option<Moe>, Confi
         n_experts_used: hf.usize_or("num_experts_per_tok", 8)?,
         expert_size,
         shared_size: expert_size.saturating_mul(n_shared.unwrap_or(0)),
-        n_dense_layers: hf.usize_or("first_k_dense_replace", 0)?.min(config.n_layers),
+        n_dense_layers: hf
+            .usize_or("first_k_dense_replace", if v3 { 3 } else { 0 })?
+            .min(config.n_layers),
         gating,
         normalise: hf.bool_or("norm_topk_prob", v3)?,
         scale: hf.f32_or("routed_scaling_factor", if v3 { 2.5 } else { 1.0 })?,

@@ -49,7 +49,7 @@ pub(super) const GEMMA3: Spec = Spec {
     from_hf: gemma3,
     names: POST_NORM_NAMES,
     // Checkpoints with a vision tower put the language model one level deeper, in one of two ways.
-    prefixes: &["language_model.", "model.language_model."],
+    prefixes: &[("language_model.", ""), ("model.language_model.", "model.")],
     ..GEMMA
 };
 

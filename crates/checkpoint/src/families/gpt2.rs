@@ -22,7 +22,7 @@ pub(super) const GPT2: Spec = Spec {
     from_hf,
     names: NAMES,
     // Checkpoints saved from the bare model lack the `transformer.` that others have.
-    prefixes: &["transformer."],
+    prefixes: &[("transformer.", "")],
     ignored: &[".attn.bias", ".attn.masked_bias"],
 };
 

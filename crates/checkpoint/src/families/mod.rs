@@ -61,8 +61,8 @@ pub(crate) struct Spec {
     pub(crate) from_hf: fn(&Hf<'_>, &mut ModelConfig) -> Result<(), ConfigError>,
     /// How the family's safetensors files name and lay out tensors.
     pub(crate) names: &'static [HfName],
-    /// Prefixes of Hugging Face names that are cut off before they are looked up.
-    pub(crate) prefixes: &'static [&'static str],
+    /// Beginnings of Hugging Face names that stand for others in some checkpoints.
+    pub(crate) prefixes: &'static [(&'static str, &'static str)],
     /// Hugging Face tensors that carry nothing (masks, inverse frequencies), by the end of name.
     pub(crate) ignored: &'static [&'static str],
 }
