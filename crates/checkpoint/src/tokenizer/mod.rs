@@ -14,10 +14,18 @@
 //! - Where special tokens overlap, llama.cpp takes the longest one wherever it stands, Hugging
 //!   Face the leftmost.
 //! - Hugging Face normalises first where the tokenizer says so (Qwen: NFC); llama.cpp never does.
+//! - A `▁` (U+2581) written in the text: Gemma's tokens for runs of spaces match runs of it in
+//!   Hugging Face, which escapes spaces first; in llama.cpp they match runs of spaces only.
 //! - llama.cpp's pre-tokenisers know one letter class: "tekken" and "gpt-4o" treat letters outside
-//!   ASCII as both upper and lower case. DeepSeek's punctuation never begins at U+3000 in it.
+//!   ASCII as both upper and lower case, and leave combining marks out of words. In DeepSeek's
+//!   punctuation U+3000 is white space there.
 //! - Phi-3: llama.cpp drops white space after every special token, by the model's name.
 //! - Code points that are newer than one side's Unicode tables may fall into other classes.
+//!
+//! Measured on the 3,418 texts of `tests/data/tokenizers/corpus.json`, each as a fragment and as a
+//! template: no id differs from the source's own reference. Between the two references Qwen 2
+//! differs in 128 of 6,836 encodings (NFC), tekken in 214 (marks), a Gemma-like vocabulary in 96
+//! (`▁`); the other families in none.
 //!
 //! Both agree on one more thing, and there we differ: they put a BOS before text that begins with
 //! one already (llama.cpp warns). Here it stays at the one.

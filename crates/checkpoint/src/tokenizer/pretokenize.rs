@@ -244,7 +244,8 @@ impl PreTokenizer {
 
     /// The words of `text`, in order, without gaps.
     pub(super) fn split(&self, text: &str) -> Vec<Range<usize>> {
-        let mut words = vec![0..text.len()];
+        let mut words = Vec::with_capacity(text.len() / 4 + 1);
+        words.push(0..text.len());
         for step in &self.steps {
             let mut next = Vec::with_capacity(words.len());
             for word in words {
