@@ -10,7 +10,7 @@ use crate::pool::Ranges;
 const PIECE: usize = 1 << 20;
 
 /// Passes over the buffer; the fastest counts, for noise only ever slows a pass down.
-const PASSES: usize = 7;
+const PASSES: usize = 9;
 
 /// Read bandwidth in GB/s (10^9 bytes a second) of all the CPU's threads streaming once through
 /// `bytes` bytes, of which there should be several times more than the caches hold.

@@ -141,6 +141,36 @@ fn minimums_slack(case: &Case, q8: &Q8Activation) -> f64 {
     2e-6 * 63.0 * factor * total
 }
 
+/// The table of `docs/NUMERICS.md`: errors on a 40 x 2560 matrix against float64, the float path
+/// relative to the sum of |products|, the integer path to the product of the norms.
+#[test]
+fn tolerances_of_the_table_hold() {
+    let cpu = Cpu::new(None, Some(1)).unwrap();
+    for dtype in Dtype::ALL {
+        let case = Case::new(dtype, 40, 2560, Values::Ordinary);
+        let m = case.matrix().unwrap();
+        let (mut float, mut integer) = (vec![0.0; 40], vec![0.0; 40]);
+        cpu.matvec(m, case.x(), &mut float).unwrap();
+        let q8 = cpu.quantize_activation(case.x()).unwrap();
+        cpu.matvec_q8(m, &q8, &mut integer).unwrap();
+        let (mut float_error, mut integer_error) = (0.0_f64, 0.0_f64);
+        let mut weights = vec![0.0; case.cols];
+        for row in 0..40 {
+            cpu.row(m, row, &mut weights).unwrap();
+            let terms = weights.iter().zip(case.x()).map(|(g, x)| f64::from(*g) * f64::from(*x));
+            let (exact, reach) =
+                terms.fold((0.0, 0.0), |(sum, reach), t| (sum + t, reach + t.abs()));
+            let square = |v: &[f32]| v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+            let norms = (square(&weights) * square(case.x())).sqrt();
+            float_error = float_error.max((f64::from(float[row]) - exact).abs() / reach);
+            integer_error = integer_error.max((f64::from(integer[row]) - exact).abs() / norms);
+        }
+        println!("| `{dtype}` | {float_error:.1e} | {integer_error:.1e} |");
+        assert!(float_error <= 1e-7, "{dtype}: {float_error:e}");
+        assert!(integer_error <= 3e-4, "{dtype}: {integer_error:e}");
+    }
+}
+
 #[test]
 fn matmul_agrees_with_matvec_within_its_bound() {
     let devices = devices();
@@ -172,6 +202,7 @@ fn check_matmul(cpu: &Cpu, case: &Case, m: Matrix<'_>, x: &[f32], found: &[f32])
 
 #[test]
 fn top_k_equals_sorting_everything() {
+    let devices = devices();
     for case in cases() {
         let m = case.matrix().unwrap();
         let mut scores = vec![0.0; case.rows];
@@ -184,7 +215,7 @@ fn top_k_equals_sorting_everything() {
                 by_key.then(a.row.cmp(&b.row))
             });
             for k in [0, 1, 3, case.rows, case.rows + 10] {
-                for cpu in devices() {
+                for cpu in &devices {
                     let found = cpu.top_k_rows(m, case.x(), k, order).unwrap();
                     assert_eq!(found, sorted[..k.min(case.rows)], "{cpu:?} k={k}");
                 }
@@ -209,6 +240,7 @@ fn ties_go_to_the_lower_row_on_any_number_of_threads() {
 
 #[test]
 fn nan_rows_are_named_lowest_first() {
+    let devices = devices();
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Q8_0, Dtype::Q6K] {
         let case = Case::new(dtype, 900, 256, Values::Ordinary);
         let mut bytes = case.matrix().unwrap().bytes().to_vec();
@@ -218,7 +250,7 @@ fn nan_rows_are_named_lowest_first() {
             bytes[row * stride + offset..][..4].copy_from_slice(&value);
         }
         let m = Matrix::new(dtype, 900, 256, &bytes).unwrap();
-        for cpu in devices() {
+        for cpu in &devices {
             let error = cpu.top_k_rows(m, case.x(), 5, Order::Abs).unwrap_err();
             assert_eq!(error, ComputeError::NanScore { row: 412 }, "{dtype} {cpu:?}");
         }

@@ -5,27 +5,30 @@ use crate::blocks::{
     BlockQ6K, BlockQ8_0, nibbles,
 };
 
-/// 32 elements. Element `e` stands for `d * scales[e / 16] * quants[e] - dmin * mins[e / 16]`.
-pub(crate) struct SubBlock {
-    pub(crate) quants: [i8; 32],
-    pub(crate) scales: [i32; 2],
-    pub(crate) mins: [i32; 2],
+/// The integer factors of a block, one for each 16 elements; a block of 32 uses the first two.
+pub(crate) struct SubScales {
+    pub(crate) scales: [i32; 16],
+    pub(crate) mins: [i32; 16],
 }
 
-impl SubBlock {
-    /// A sub-block whose scale and minimum are the factors of its block alone.
-    fn plain(quants: [i8; 32], min: i32) -> Self {
-        Self { quants, scales: [1; 2], mins: [min; 2] }
-    }
-}
-
-/// A block format of integers with scales.
+/// A block format of integers with scales: element `e` stands for
+/// `d * scales[e / 16] * quant - dmin * mins[e / 16]`.
 pub(crate) trait Integers: Block {
     /// `d` and `dmin`.
     fn factors(&self) -> (f32, f32);
 
-    /// Elements `32 * s .. 32 * (s + 1)`.
-    fn sub_block(&self, s: usize) -> SubBlock;
+    /// What multiplies `d` and `dmin`; 1 where a block has no scales of its own inside.
+    fn sub_scales(&self) -> SubScales {
+        SubScales { scales: [1; 16], mins: [1; 16] }
+    }
+
+    /// The quants of elements `32 * s .. 32 * (s + 1)`.
+    fn quants(&self, s: usize) -> [i8; 32];
+}
+
+/// Each of eight factors twice, in i32.
+fn twice(factors: [u8; 8]) -> [i32; 16] {
+    std::array::from_fn(|j| i32::from(factors[j / 2]))
 }
 
 /// `quants - offset`, all of which fit in i8.
@@ -38,8 +41,8 @@ impl Integers for BlockQ4_0 {
         (self.d.to_f32(), 0.0)
     }
 
-    fn sub_block(&self, _: usize) -> SubBlock {
-        SubBlock::plain(signed(nibbles::unpack(&self.qs), 8), 0)
+    fn quants(&self, _: usize) -> [i8; 32] {
+        signed(nibbles::unpack(&self.qs), 8)
     }
 }
 
@@ -48,8 +51,8 @@ impl Integers for BlockQ4_1 {
         (self.d.to_f32(), -self.m.to_f32())
     }
 
-    fn sub_block(&self, _: usize) -> SubBlock {
-        SubBlock::plain(signed(nibbles::unpack(&self.qs), 0), 1)
+    fn quants(&self, _: usize) -> [i8; 32] {
+        signed(nibbles::unpack(&self.qs), 0)
     }
 }
 
@@ -58,8 +61,8 @@ impl Integers for BlockQ5_0 {
         (self.d.to_f32(), 0.0)
     }
 
-    fn sub_block(&self, _: usize) -> SubBlock {
-        SubBlock::plain(signed(nibbles::unpack_five(&self.qs, self.qh), 16), 0)
+    fn quants(&self, _: usize) -> [i8; 32] {
+        signed(nibbles::unpack_five(&self.qs, self.qh), 16)
     }
 }
 
@@ -68,8 +71,8 @@ impl Integers for BlockQ5_1 {
         (self.d.to_f32(), -self.m.to_f32())
     }
 
-    fn sub_block(&self, _: usize) -> SubBlock {
-        SubBlock::plain(signed(nibbles::unpack_five(&self.qs, self.qh), 0), 1)
+    fn quants(&self, _: usize) -> [i8; 32] {
+        signed(nibbles::unpack_five(&self.qs, self.qh), 0)
     }
 }
 
@@ -78,8 +81,8 @@ impl Integers for BlockQ8_0 {
         (self.d.to_f32(), 0.0)
     }
 
-    fn sub_block(&self, _: usize) -> SubBlock {
-        SubBlock::plain(self.qs, 0)
+    fn quants(&self, _: usize) -> [i8; 32] {
+        self.qs
     }
 }
 
@@ -93,13 +96,13 @@ impl Integers for BlockQ2K {
         (self.d.to_f32(), self.dmin.to_f32())
     }
 
-    fn sub_block(&self, s: usize) -> SubBlock {
-        let both = [self.scales[2 * s], self.scales[2 * s + 1]].map(i32::from);
-        SubBlock {
-            quants: signed(two_bits(&self.qs, s), 0),
-            scales: both.map(|b| b & 15),
-            mins: both.map(|b| b >> 4),
-        }
+    fn sub_scales(&self) -> SubScales {
+        let packed = self.scales.map(i32::from);
+        SubScales { scales: packed.map(|p| p & 15), mins: packed.map(|p| p >> 4) }
+    }
+
+    fn quants(&self, s: usize) -> [i8; 32] {
+        signed(two_bits(&self.qs, s), 0)
     }
 }
 
@@ -108,15 +111,13 @@ impl Integers for BlockQ3K {
         (self.d.to_f32(), 0.0)
     }
 
-    fn sub_block(&self, s: usize) -> SubBlock {
+    fn sub_scales(&self) -> SubScales {
+        SubScales { scales: self.scales().map(i32::from), mins: [0; 16] }
+    }
+
+    fn quants(&self, s: usize) -> [i8; 32] {
         let low = two_bits(&self.qs, s);
-        let quants = std::array::from_fn(|l| low[l] | (((self.hmask[l] >> s) & 1) << 2));
-        let scales = self.scales();
-        SubBlock {
-            quants: signed(quants, 4),
-            scales: [scales[2 * s], scales[2 * s + 1]].map(i32::from),
-            mins: [0; 2],
-        }
+        signed(std::array::from_fn(|l| low[l] | (((self.hmask[l] >> s) & 1) << 2)), 4)
     }
 }
 
@@ -130,13 +131,13 @@ impl Integers for BlockQ4K {
         (self.d.to_f32(), self.dmin.to_f32())
     }
 
-    fn sub_block(&self, s: usize) -> SubBlock {
+    fn sub_scales(&self) -> SubScales {
         let (scales, mins) = self.scales.unpack();
-        SubBlock {
-            quants: signed(four_bits(&self.qs, s), 0),
-            scales: [i32::from(scales[s]); 2],
-            mins: [i32::from(mins[s]); 2],
-        }
+        SubScales { scales: twice(scales), mins: twice(mins) }
+    }
+
+    fn quants(&self, s: usize) -> [i8; 32] {
+        signed(four_bits(&self.qs, s), 0)
     }
 }
 
@@ -145,15 +146,14 @@ impl Integers for BlockQ5K {
         (self.d.to_f32(), self.dmin.to_f32())
     }
 
-    fn sub_block(&self, s: usize) -> SubBlock {
+    fn sub_scales(&self) -> SubScales {
         let (scales, mins) = self.scales.unpack();
+        SubScales { scales: twice(scales), mins: twice(mins) }
+    }
+
+    fn quants(&self, s: usize) -> [i8; 32] {
         let low = four_bits(&self.qs, s);
-        let quants = std::array::from_fn(|l| low[l] | (((self.qh[l] >> s) & 1) << 4));
-        SubBlock {
-            quants: signed(quants, 0),
-            scales: [i32::from(scales[s]); 2],
-            mins: [i32::from(mins[s]); 2],
-        }
+        signed(std::array::from_fn(|l| low[l] | (((self.qh[l] >> s) & 1) << 4)), 0)
     }
 }
 
@@ -162,17 +162,17 @@ impl Integers for BlockQ6K {
         (self.d.to_f32(), 0.0)
     }
 
-    fn sub_block(&self, s: usize) -> SubBlock {
+    fn sub_scales(&self) -> SubScales {
+        SubScales { scales: self.scales.map(i32::from), mins: [0; 16] }
+    }
+
+    fn quants(&self, s: usize) -> [i8; 32] {
         let (half, part) = (s / 4, s % 4);
         let quants = std::array::from_fn(|l| {
             let low = (self.ql[64 * half + 32 * (part % 2) + l] >> (4 * (part / 2))) & 15;
             let high = (self.qh[32 * half + l] >> (2 * part)) & 3;
             low | (high << 4)
         });
-        SubBlock {
-            quants: signed(quants, 32),
-            scales: [self.scales[2 * s], self.scales[2 * s + 1]].map(i32::from),
-            mins: [0; 2],
-        }
+        signed(quants, 32)
     }
 }

@@ -1,7 +1,7 @@
 //! The scalar twin: every kernel in plain Rust, written to be read. The other instruction sets
 //! are tested against it bit for bit.
 
-use super::integers::{Integers, SubBlock};
+use super::integers::{Integers, SubScales};
 use super::{LANES, Q8_LANES, reduce, reduce_q8};
 use crate::activation::BLOCK;
 use crate::blocks::{self, SUPER, as_blocks};
@@ -70,19 +70,21 @@ fn dot_integers<B: Integers>(row: &[u8], x: &Q8Activation) -> f32 {
     let sub_blocks = B::LEN / BLOCK;
     for (i, block) in as_blocks::<B>(row).iter().enumerate() {
         let (d, dmin) = block.factors();
+        let SubScales { scales, mins } = block.sub_scales();
         for s in 0..sub_blocks {
             let b = i * sub_blocks + s;
-            let SubBlock { quants, scales, mins } = block.sub_block(s);
+            let quants = block.quants(s);
             let (x_scale, x_quants) = (x.scales()[b], &x.quants()[b]);
             for j in 0..8 {
                 let sum: i32 =
                     (4 * j..4 * j + 4).map(|e| i32::from(quants[e]) * i32::from(x_quants[e])).sum();
                 let lane = &mut products[8 * (b % 2) + j];
-                *lane = (d * x_scale).mul_add((scales[j / 4] * sum) as f32, *lane);
+                *lane = (d * x_scale).mul_add((scales[2 * s + j / 4] * sum) as f32, *lane);
             }
             let [first, last] = x.half_sums()[b].map(i32::from);
+            let sum = mins[2 * s] * first + mins[2 * s + 1] * last;
             let lane = &mut minimums[b % 8];
-            *lane = (dmin * x_scale).mul_add((mins[0] * first + mins[1] * last) as f32, *lane);
+            *lane = (dmin * x_scale).mul_add(sum as f32, *lane);
         }
     }
     reduce_q8(&products, &minimums)

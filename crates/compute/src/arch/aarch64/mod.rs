@@ -1,10 +1,17 @@
 //! Kernels of aarch64.
 
 pub(super) mod gemm16;
+mod neon;
 
-use super::Kernels;
+use super::{Isa, Kernels};
 
 /// The NEON kernels: every aarch64 has NEON.
 pub(super) fn neon() -> Option<Kernels> {
-    None
+    Some(Kernels {
+        isa: Isa::Neon,
+        dot: neon::dot,
+        dot_q8: neon::dot_q8,
+        row: neon::row,
+        axpy: neon::axpy,
+    })
 }
