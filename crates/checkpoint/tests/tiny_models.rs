@@ -10,7 +10,7 @@ use larql_checkpoint::config::{ExpertGroups, Gating, RopeScaling};
 use larql_checkpoint::gguf::{Gguf, GgufWriter};
 use larql_checkpoint::{Checkpoint, ConfigError, Family, Format, ModelConfig, Role, TensorId};
 
-/// Fixture, family, whether the head is tied.
+/// Fixture and family.
 const MODELS: [(&str, Family); 14] = [
     ("llama", Family::Llama),
     ("llama_tied", Family::Llama),

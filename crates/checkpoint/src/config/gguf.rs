@@ -275,10 +275,7 @@ fn rope(
             if let Some(m) = log_multiplier {
                 query_scale = Some(ModelConfig::yarn_query_scale(head_dim, m, factor));
             }
-            let usual = match log_multiplier {
-                Some(_) => 1.0,
-                None => ModelConfig::yarn_attention_factor(factor),
-            };
+            let usual = ModelConfig::yarn_usual_attention_factor(factor, log_multiplier);
             RopeScaling::Yarn {
                 factor,
                 original_context: original_context()?,

@@ -275,6 +275,14 @@ impl ModelConfig {
         (mscale * mscale / (head_dim as f64).sqrt()) as f32
     }
 
+    /// The factor of sine and cosine where a GGUF file does not say it.
+    pub(crate) fn yarn_usual_attention_factor(factor: f32, log_multiplier: Option<f32>) -> f32 {
+        match log_multiplier {
+            Some(_) => 1.0,
+            None => Self::yarn_attention_factor(factor),
+        }
+    }
+
     /// YaRN's usual factor of sine and cosine.
     pub(crate) fn yarn_attention_factor(factor: f32) -> f32 {
         if factor > 1.0 { (0.1 * f64::from(factor).ln() + 1.0) as f32 } else { 1.0 }

@@ -117,9 +117,13 @@ impl ModelConfig {
                 keys.count("rope.scaling.original_context_length", original_context);
                 keys.set("rope.scaling.yarn_beta_fast", beta_fast);
                 keys.set("rope.scaling.yarn_beta_slow", beta_slow);
-                keys.set("rope.scaling.yarn_attn_factor", attention_factor);
-                if let Some(multiplier) = self.yarn_log_multiplier(factor) {
+                let multiplier = self.yarn_log_multiplier(factor);
+                if let Some(multiplier) = multiplier {
                     keys.set("rope.scaling.yarn_log_multiplier", multiplier);
+                }
+                // Readers derive the usual value themselves; llama.cpp multiplies with a given one.
+                if attention_factor != Self::yarn_usual_attention_factor(factor, multiplier) {
+                    keys.set("rope.scaling.yarn_attn_factor", attention_factor);
                 }
             }
             RopeScaling::LongRope { original_context, attention_factor } => {
@@ -149,7 +153,7 @@ impl ModelConfig {
         };
         keys.count("attention.sliding_window", *window);
         let period = self.family.spec().window_period;
-        let usual = |layer: usize| period <= 1 || (layer + 1) % period != 0;
+        let usual = |layer: usize| period <= 1 || !(layer + 1).is_multiple_of(period);
         let has: Vec<bool> = self.windows.iter().map(Option::is_some).collect();
         if has.iter().enumerate().any(|(layer, has)| *has != usual(layer)) {
             let key = format!("{}.attention.sliding_window_pattern", self.family);
