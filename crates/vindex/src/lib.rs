@@ -7,6 +7,7 @@ mod error;
 mod extract;
 pub mod files;
 pub mod hash;
+pub mod labels;
 pub mod manifest;
 mod open;
 mod progress;
