@@ -155,6 +155,14 @@ impl Checkpoint {
         }
     }
 
+    /// The mapped files that the tensors are in.
+    pub fn files(&self) -> &[Map] {
+        match &self.source {
+            Source::Gguf(gguf) => gguf.files(),
+            Source::Hf(files, _) => files.files(),
+        }
+    }
+
     /// Every tensor, in the order in which a writer puts them: embeddings, layers, head.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorEntry> {
         self.entries.iter()

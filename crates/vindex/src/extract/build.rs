@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use larql_checkpoint::gguf::{Gguf, GgufTensor, Metadata};
-use larql_checkpoint::{ModelConfig, TensorId};
+use larql_checkpoint::{Map, ModelConfig, TensorId};
 use larql_compute::Dtype;
 
 use super::Origin;
@@ -182,7 +182,7 @@ impl<'p> Build<'p> {
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", config.family.name());
         metadata.set("general.type", "down_features");
-        let forget = || forget_all(&weights);
+        let forget = || forget_all(weights.iter().flat_map(Gguf::files));
         write::write_gguf(&path, &metadata, &planned, &forget, self.threads, self.progress)?;
         self.progress.finish();
         self.files.push((files::DOWN_FEATURES.to_owned(), FileKind::DownFeatures));
@@ -297,9 +297,9 @@ fn features_dtype(name: &str, from: Dtype, hidden: usize) -> (Dtype, Option<Fall
     (Dtype::F16, Some(fallback))
 }
 
-/// Takes the pages of GGUF files out of this process's memory.
-pub(super) fn forget_all<'g>(files: impl IntoIterator<Item = &'g Gguf>) -> Result<(), VindexError> {
-    for map in files.into_iter().flat_map(Gguf::files) {
+/// Takes the pages of files out of this process's memory.
+pub(super) fn forget_all<'m>(files: impl IntoIterator<Item = &'m Map>) -> Result<(), VindexError> {
+    for map in files {
         map.forget()?;
     }
     Ok(())

@@ -102,8 +102,8 @@ impl Origin {
     /// Takes the pages that were read out of this process's memory.
     pub(crate) fn forget(&self) -> Result<(), VindexError> {
         match self {
-            Self::Model { checkpoint, .. } => forget_all(checkpoint.gguf()),
-            Self::Vindex(vindex) => forget_all(vindex.weights()),
+            Self::Model { checkpoint, .. } => forget_all(checkpoint.files()),
+            Self::Vindex(vindex) => forget_all(vindex.weights().iter().flat_map(Gguf::files)),
         }
     }
 
