@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, model, target, rest @ ..] = &args[..] else {
         return Err("usage: extract MODEL NAME.vindex [DTYPE]".into());
     };
-    let dtype = rest.first().map(|name| Dtype::from_name(name).ok_or("no such dtype")).transpose()?;
+    let dtype =
+        rest.first().map(|name| Dtype::from_name(name).ok_or("no such dtype")).transpose()?;
     let options = ExtractOptions { dtype, ..Default::default() };
     let report = extract(Path::new(model), Path::new(target), &options, &NoProgress)?;
     println!("{} tensors, weights {}, {:.2} s", report.n_tensors, report.weights, report.seconds);

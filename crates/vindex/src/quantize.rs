@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::extract::build::{Build, Head};
 use crate::extract::{Deviation, Fallback, FileSize, Origin, file_sizes, write};
-use crate::files::{self, FileKind, Level};
+use crate::files::Level;
 use crate::manifest::WeightsOrigin;
 use crate::{Progress, VindexError};
 

@@ -132,7 +132,7 @@ pub(crate) fn adapt_metadata(metadata: &mut Metadata, tensors: &[Planned<'_>]) {
 }
 
 /// Bytes written between two calls to forget the pages of the source.
-const FORGET: usize = 64 << 20;
+const FORGET: usize = 8 << 20;
 
 /// Writes one GGUF. Returns how far each tensor's values moved, in order. The caller has started
 /// a progress phase in bytes written; `forget` is called now and then to let go of what was read.

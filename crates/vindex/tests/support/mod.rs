@@ -1,6 +1,6 @@
 //! A tiny model for tests: the shape of a Llama, two layers, deterministic values.
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "a helper of tests fails as tests do")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests act as tests do")]
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
