@@ -147,7 +147,7 @@ fn strongest(
             return Err(VindexError::NanFeature { layer: hit.layer, feature: hit.feature });
         }
         if hit.score.abs() >= options.min {
-            top.push(i, hit.score);
+            top.push(i, hit.score)?;
         }
     }
     let mut features: Vec<WrittenBy> = top
