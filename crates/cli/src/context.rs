@@ -1,9 +1,12 @@
 //! What every command needs: the global flags, and the two output streams.
 
 use std::io::{self, BufWriter, Write};
+use std::num::NonZeroUsize;
+
+use larql_compute::{Cpu, Isa};
 
 use crate::args::Global;
-use crate::error::Failure;
+use crate::error::{Diagnostic, Failure};
 use crate::render::{self, Report, Style};
 
 /// The global flags, resolved once.
@@ -44,8 +47,22 @@ impl Context {
         self.stderr.terminal && !self.global.quiet
     }
 
-    /// The global flags as given.
-    pub(crate) fn global(&self) -> &Global {
-        &self.global
+    /// `--threads`, where it was given.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        self.global.threads.map(NonZeroUsize::get)
+    }
+
+    /// The CPU as `--cpu` and `--threads` ask for it.
+    pub(crate) fn cpu(&self) -> Result<Cpu, Failure> {
+        let isa = match self.global.cpu.as_deref() {
+            None => None,
+            Some(name) => Some(Isa::from_name(name).ok_or_else(|| {
+                let known: Vec<_> = Isa::ALL.iter().map(|isa| isa.name()).collect();
+                Diagnostic::new(format!("there are no kernels named {name:?}"))
+                    .at("--cpu")
+                    .help(format!("larql has {}", known.join(", ")))
+            })?),
+        };
+        Ok(Cpu::new(isa, self.threads())?)
     }
 }

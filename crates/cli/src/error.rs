@@ -9,6 +9,10 @@
 use std::io;
 use std::path::Path;
 
+use larql_checkpoint::CheckpointError;
+use larql_compute::ComputeError;
+use larql_vindex::VindexError;
+
 use crate::render::Style;
 
 /// Why a command stops.
@@ -16,8 +20,8 @@ use crate::render::Style;
 pub(crate) enum Failure {
     /// The reader of our output closed it.
     BrokenPipe,
-    /// Ctrl-C; everything half-written is gone already.
-    Cancelled,
+    /// Ctrl-C; what is left behind.
+    Cancelled(String),
     /// Anything else.
     Told(Box<Diagnostic>),
 }
@@ -98,7 +102,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::BrokenPipe => 0,
-            Failure::Cancelled => 130,
+            Failure::Cancelled(_) => 130,
             Failure::Told(_) => 1,
         }
     }
@@ -108,9 +112,7 @@ impl Failure {
         use std::io::Write;
         let text = match self {
             Failure::BrokenPipe => return,
-            Failure::Cancelled => {
-                format!("{}: nothing was left behind\n", style.bold("interrupted"))
-            }
+            Failure::Cancelled(left) => format!("{}: {left}\n", style.bold("interrupted")),
             Failure::Told(diagnostic) => diagnostic.render(style),
         };
         // Where even stderr is gone, the exit code has to do.
@@ -121,6 +123,41 @@ impl Failure {
 impl From<Diagnostic> for Failure {
     fn from(diagnostic: Diagnostic) -> Failure {
         Failure::Told(Box::new(diagnostic))
+    }
+}
+
+/// The libraries' messages end with the remedy, set off by a semicolon; it is told as help.
+impl From<VindexError> for Failure {
+    fn from(error: VindexError) -> Failure {
+        match error {
+            VindexError::Cancelled { left } => Failure::Cancelled(left),
+            VindexError::Checkpoint(error) => error.into(),
+            VindexError::Compute(error) => error.into(),
+            error => {
+                let mut told = Diagnostic::from_error(&error);
+                if let Some((what, help)) = told.what.clone().split_once("; ") {
+                    told.what = what.to_owned();
+                    told.help = Some(help.to_owned());
+                }
+                told.into()
+            }
+        }
+    }
+}
+
+impl From<CheckpointError> for Failure {
+    fn from(error: CheckpointError) -> Failure {
+        let told = Diagnostic::from_error(&error);
+        match error.help() {
+            Some(help) => told.help(help).into(),
+            None => told.into(),
+        }
+    }
+}
+
+impl From<ComputeError> for Failure {
+    fn from(error: ComputeError) -> Failure {
+        Diagnostic::from_error(&error).into()
     }
 }
 
@@ -156,6 +193,6 @@ mod tests {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(matches!(failure, Failure::BrokenPipe));
         assert_eq!(failure.exit_code(), 0);
-        assert_eq!(Failure::Cancelled.exit_code(), 130);
+        assert_eq!(Failure::Cancelled(String::new()).exit_code(), 130);
     }
 }

@@ -9,9 +9,10 @@ mod commands;
 mod context;
 mod environment;
 mod error;
-//mod progress;
+mod progress;
 mod render;
-//mod vector_file;
+mod session;
+mod vector_file;
 
 use std::process::ExitCode;
 

@@ -51,8 +51,9 @@ impl Progress for Bars {
             // A brace in a unit's name would be read as a placeholder.
             format!("{{human_pos:>10}}/{{human_len}} {} {{per_sec}}", unit.replace(['{', '}'], ""))
         };
-        let template =
-            format!("{{prefix:<22.bold}} {{bar:24.cyan/dim}} {{percent:>3}} % {counts}, {{eta}} left");
+        let template = format!(
+            "{{prefix:<22.bold}} {{bar:24.cyan/dim}} {{percent:>3}} % {counts}, {{eta}} left"
+        );
         // The template is a constant but for the unit; a fault in it must not stop the work.
         let style = ProgressStyle::with_template(&template)
             .unwrap_or_else(|_| ProgressStyle::default_bar())

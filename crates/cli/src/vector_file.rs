@@ -21,14 +21,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<f32>, Diagnostic> {
     if length > MAX_BYTES {
         return Err(told(format!("{length} bytes are too many for one vector")));
     }
-    let bytes = std::fs::read(path)
-        .map_err(|error| told(format!("the vector cannot be read: {error}")))?;
+    let bytes =
+        std::fs::read(path).map_err(|error| told(format!("the vector cannot be read: {error}")))?;
     let vector = if bytes.starts_with(MAGIC) { parse_npy(&bytes) } else { parse_json(&bytes) }
         .map_err(|why| {
-            told(why).help("numpy.save(\"query.npy\", vector.astype(\"float32\")), or [0.1, -0.2, …]")
+            told(why)
+                .help("numpy.save(\"query.npy\", vector.astype(\"float32\")), or [0.1, -0.2, …]")
         })?;
     if vector.is_empty() {
         return Err(told("the vector is empty".to_owned()));
+    }
+    if let Some(position) = vector.iter().position(|value| !value.is_finite()) {
+        let value = vector[position];
+        return Err(told(format!("the value at position {position} is not finite: {value}")));
     }
     Ok(vector)
 }
@@ -54,7 +59,8 @@ fn parse_npy(bytes: &[u8]) -> Result<Vec<f32>, String> {
     };
     let data_start = header_start + header_len;
     let header = bytes.get(header_start..data_start).ok_or_else(cut)?;
-    let header = std::str::from_utf8(header).map_err(|_| "the .npy header is not text".to_owned())?;
+    let header =
+        std::str::from_utf8(header).map_err(|_| "the .npy header is not text".to_owned())?;
     let data = &bytes[data_start..];
 
     let descr = entry(header, "descr").ok_or("the .npy header has no 'descr'")?;
@@ -62,7 +68,9 @@ fn parse_npy(bytes: &[u8]) -> Result<Vec<f32>, String> {
     let element: fn(&[u8]) -> f32 = match descr.get(..3) {
         Some("<f2") => |b| half_to_f32(u16::from_le_bytes([b[0], b[1]])),
         Some("<f4") => |b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        Some("<f8") => |b| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32,
+        Some("<f8") => {
+            |b| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32
+        }
         _ => {
             let found: String = descr.chars().take_while(|c| !matches!(c, '\'' | '"')).collect();
             return Err(format!("elements of type {found} are not read; <f2, <f4 and <f8 are"));
@@ -89,7 +97,12 @@ fn entry<'a>(header: &'a str, key: &str) -> Option<&'a str> {
 
 fn shape(header: &str) -> Option<Vec<usize>> {
     let (inner, _) = entry(header, "shape")?.strip_prefix('(')?.split_once(')')?;
-    inner.split(',').map(str::trim).filter(|dim| !dim.is_empty()).map(|dim| dim.parse().ok()).collect()
+    inner
+        .split(',')
+        .map(str::trim)
+        .filter(|dim| !dim.is_empty())
+        .map(|dim| dim.parse().ok())
+        .collect()
 }
 
 /// IEEE half precision, by exact scaling of the significand.
@@ -110,7 +123,8 @@ mod tests {
     use super::*;
 
     fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
-        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
+        let header =
+            format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
         let mut bytes = MAGIC.to_vec();
         bytes.extend([1, 0]);
         bytes.extend((header.len() as u16).to_le_bytes());

@@ -6,6 +6,9 @@ mod values;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use larql_compute::Dtype;
+use larql_vindex::labels::LabelScore;
+use larql_vindex::{Group, Level};
 
 pub(crate) use values::{FeatureRef, LayerRange};
 
@@ -108,26 +111,19 @@ pub(crate) struct Extract {
     #[arg(short, long, value_name = "VINDEX")]
     pub(crate) output: PathBuf,
     /// How much to take: browse (gates, embeddings, labels), inference, or all
-    #[arg(long, default_value = "all")]
-    pub(crate) level: String,
+    #[arg(long, default_value = "all", value_parser = values::level())]
+    pub(crate) level: Level,
     /// Also store every down matrix with one row for each feature
     #[arg(long)]
     pub(crate) feature_major_down: bool,
     /// When to compute labels
     #[arg(long, value_name = "WHEN", default_value = "lazy", value_enum)]
     pub(crate) labels: LabelsWhen,
-    /// How tokens are scored for labels
-    #[arg(long, value_enum, default_value = "cosine")]
-    pub(crate) score: Score,
-    /// Tokens that a label keeps for each sign
-    #[arg(long, value_name = "K", default_value_t = 10)]
-    pub(crate) top_tokens: usize,
-    /// Layers to label: `3`, `A..B` (B excluded) or `A..=B` [default: all]
-    #[arg(long, value_name = "A..B")]
-    pub(crate) layers: Option<LayerRange>,
+    #[command(flatten)]
+    pub(crate) label_flags: LabelFlags,
     /// Dtype to store matrices in [default: as they are]
-    #[arg(long)]
-    pub(crate) dtype: Option<String>,
+    #[arg(long, value_parser = values::dtype)]
+    pub(crate) dtype: Option<Dtype>,
     /// Write one GGUF for each role instead of linking or writing a whole model
     #[arg(long)]
     pub(crate) split: bool,
@@ -149,19 +145,24 @@ pub(crate) enum LabelsWhen {
     Eager,
     /// Each when it is first shown
     Lazy,
-    /// Never: features are shown without labels
+    /// None: features are shown without, until `larql labels --compute`
     None,
 }
 
-/// How tokens are scored against a feature's output direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Score {
-    /// Dot product with the unembedding: rows of large norm win
-    Dot,
-    /// Cosine: only the direction counts
-    Cosine,
-    /// Cosine after the mean row is taken off: fewest hub tokens, loses function words
-    Centred,
+/// How labels are computed.
+#[derive(Debug, Args)]
+pub(crate) struct LabelFlags {
+    /// How a token is scored against a feature's output direction: `cosine` (only the direction
+    /// counts), `dot` (tokens of large norm win) or `centred` (cosine after the mean row is taken
+    /// off: fewest hub tokens, loses function words)
+    #[arg(long, default_value = "cosine", value_parser = values::score())]
+    pub(crate) score: LabelScore,
+    /// Tokens that a label keeps for each sign
+    #[arg(long, value_name = "K", default_value_t = 10)]
+    pub(crate) top_tokens: usize,
+    /// Layers: `3`, `A..B` (B excluded) or `A..=B` [default: all]
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<LayerRange>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -175,7 +176,8 @@ pub(crate) enum Convert {
 #[derive(Debug, Args)]
 pub(crate) struct Quantize {
     /// Dtype to store matrices in: q4k, q6k, q8_0, q4_0, f16 or bf16
-    pub(crate) dtype: String,
+    #[arg(value_parser = values::dtype)]
+    pub(crate) dtype: Dtype,
     /// A GGUF file, a safetensors directory or a vindex
     pub(crate) source: PathBuf,
     /// The vindex to make
@@ -193,21 +195,29 @@ pub(crate) struct Quantize {
 pub(crate) struct Verify {
     /// The vindex to check
     pub(crate) vindex: PathBuf,
+    /// Where every byte of a linked file is right but its time is not, record the new time
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("kept").args(["level", "roles", "layers"]).required(true).multiple(true)))]
 pub(crate) struct Slice {
     /// The vindex to take from
     pub(crate) vindex: PathBuf,
     /// The vindex to make
     #[arg(short, long, value_name = "VINDEX")]
     pub(crate) output: PathBuf,
-    /// Keep the roles of a level: browse, inference or all
-    #[arg(long, required_unless_present = "role", conflicts_with = "role")]
-    pub(crate) level: Option<String>,
-    /// Keep this role file; may be given several times
-    #[arg(long, value_name = "ROLE")]
-    pub(crate) role: Vec<String>,
+    /// Keep the roles of a level
+    #[arg(long, value_parser = values::level())]
+    pub(crate) level: Option<Level>,
+    /// Keep exactly these roles, joined by commas
+    #[arg(long, visible_alias = "role", value_delimiter = ',', conflicts_with = "level")]
+    #[arg(value_parser = values::group())]
+    pub(crate) roles: Vec<Group>,
+    /// Keep these layers: `3`, `A..B` (B excluded) or `A..=B` [default: all]
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<LayerRange>,
     /// Replace a vindex that is there
     #[arg(long)]
     pub(crate) force: bool,
@@ -237,13 +247,16 @@ pub(crate) struct Knn {
     /// Search one expert of a mixture-of-experts layer only
     #[arg(long, value_name = "N")]
     pub(crate) expert: Option<usize>,
+    /// Search the experts that the layer's router chooses for the vector
+    #[arg(long, conflicts_with = "expert")]
+    pub(crate) routed: bool,
 }
 
 /// Where the query vector comes from.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct KnnQuery {
-    /// The embedding of a word: of its tokens, the mean
+    /// The embedding of a word's last token, through the layer's norm
     #[arg(long, value_name = "WORD")]
     pub(crate) token: Option<String>,
     /// A vector from a file: .npy, or JSON with an array of numbers
@@ -327,15 +340,8 @@ pub(crate) struct Labels {
     /// Compute the labels that are missing
     #[arg(long)]
     pub(crate) resume: bool,
-    /// How tokens are scored
-    #[arg(long, value_enum, default_value = "cosine")]
-    pub(crate) score: Score,
-    /// Tokens kept for each sign
-    #[arg(long, value_name = "K", default_value_t = 10)]
-    pub(crate) top_tokens: usize,
-    /// Layers to compute: `3`, `A..B` (B excluded) or `A..=B` [default: all]
-    #[arg(long, value_name = "A..B")]
-    pub(crate) layers: Option<LayerRange>,
+    #[command(flatten)]
+    pub(crate) flags: LabelFlags,
 }
 
 #[derive(Debug, Args)]

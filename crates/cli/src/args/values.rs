@@ -4,6 +4,35 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use larql_compute::Dtype;
+use larql_vindex::labels::LabelScore;
+use larql_vindex::{Group, Level};
+
+/// One of the levels by name.
+pub(crate) fn level() -> impl TypedValueParser<Value = Level> {
+    PossibleValuesParser::new(Level::ALL.map(Level::name))
+        .try_map(|name| Level::from_name(&name).ok_or("not a level"))
+}
+
+/// One of the role groups by name.
+pub(crate) fn group() -> impl TypedValueParser<Value = Group> {
+    PossibleValuesParser::new(Group::ALL.map(Group::name))
+        .try_map(|name| Group::from_name(&name).ok_or("not a role group"))
+}
+
+/// One of the label scores by name.
+pub(crate) fn score() -> impl TypedValueParser<Value = LabelScore> {
+    PossibleValuesParser::new(LabelScore::ALL.map(LabelScore::name))
+        .try_map(|name| LabelScore::from_name(&name).ok_or("not a score"))
+}
+
+/// A dtype by name; `q4k` and `q4_k` are the same.
+pub(crate) fn dtype(name: &str) -> Result<Dtype, String> {
+    Dtype::from_name(name)
+        .ok_or_else(|| "known dtypes are f32, f16, bf16, q4_0, q8_0, q4_k and q6_k".to_owned())
+}
+
 /// A feature by its address, written `LAYER:FEATURE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FeatureRef {

@@ -1,17 +1,70 @@
 //! The commands, one file each: flags in, one call into the libraries, rows out.
 
 mod completions;
+mod describe;
+mod extract;
+mod feature;
 mod info;
+mod knn;
+mod labels;
+mod pull;
+mod quantize;
+mod residency;
+mod slice;
+mod stats;
+mod verify;
+mod walk;
 
-use crate::args::Command;
+use std::io;
+
+use larql_vindex::{Fallback, FileSize};
+
+use crate::args::{Command, Convert};
 use crate::context::Context;
-use crate::error::{Diagnostic, Failure};
+use crate::error::Failure;
+use crate::render::{Column, Page, Table, units};
 
 /// Runs a command.
 pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
     match command {
         Command::Info(args) => info::run(&args, context),
+        Command::ExtractIndex(args) | Command::Convert(Convert::GgufToVindex(args)) => {
+            extract::run(&args, context)
+        }
+        Command::Convert(Convert::Quantize(args)) => quantize::run(&args, context),
+        Command::Verify(args) => verify::run(&args, context),
+        Command::Slice(args) => slice::run(&args, context),
+        Command::Stats(args) => stats::run(&args, context),
+        Command::Knn(args) => knn::run(&args, context),
+        Command::Walk(args) => walk::run(&args, context),
+        Command::Describe(args) => describe::run(&args, context),
+        Command::Feature(args) => feature::run(&args, context),
+        Command::Labels(args) => labels::run(&args, context),
+        Command::Residency(args) => residency::run(&args, context),
+        Command::Pull(args) => pull::run(&args, context),
         Command::Completions(args) => completions::run(&args),
-        _ => Err(Diagnostic::new("this command is not built in yet").into()),
     }
+}
+
+/// The files that a command wrote.
+fn files_table(files: &[FileSize]) -> Table {
+    let mut table = Table::new([Column::text("file"), Column::number("size")]);
+    for file in files {
+        table.row([file.name.clone(), units::bytes(file.size)]);
+    }
+    table
+}
+
+/// The tensors that did not get the dtype asked for, where there are any.
+fn fallbacks(page: &mut Page<'_>, fallbacks: &[Fallback]) -> io::Result<()> {
+    if fallbacks.is_empty() {
+        return Ok(());
+    }
+    page.heading("Stored in another dtype than asked for")?;
+    let mut table =
+        Table::new([Column::text("tensor"), Column::text("dtype"), Column::text("because")]);
+    for fallback in fallbacks {
+        table.row([fallback.tensor.clone(), fallback.got.clone(), fallback.why.clone()]);
+    }
+    page.table(&table)
 }

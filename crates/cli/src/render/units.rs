@@ -68,8 +68,10 @@ pub(crate) fn token(text: &str) -> String {
             '\n' => shown.push_str("\\n"),
             '\t' => shown.push_str("\\t"),
             '\r' => shown.push_str("\\r"),
-            // Zero-width, directional and control characters would disturb the columns.
-            c if c.is_control() || is_invisible(c) => shown.extend(c.escape_unicode()),
+            // Zero-width, directional, odd blank and control characters would disturb the columns.
+            c if c != ' ' && (c.is_control() || c.is_whitespace() || is_invisible(c)) => {
+                shown.extend(c.escape_unicode());
+            }
             c => shown.push(c),
         }
     }
@@ -112,6 +114,7 @@ mod tests {
         assert_eq!(token("a b"), "a b");
         assert_eq!(token("\n\t"), "\\n\\t");
         assert_eq!(token("\u{200c}x"), "\\u{200c}x");
+        assert_eq!(token("a\u{3000}b"), "a\\u{3000}b");
         assert_eq!(token("\x1b[31m"), "\\u{1b}[31m");
         assert_eq!(token(""), "");
     }

@@ -1,0 +1,43 @@
+# larql's commands. Each does its own set-up on a fresh machine with a Rust toolchain and Python 3.
+#
+#   make demo    build, fetch Gemma 3 270M, make a vindex of it and walk through it
+#   make test    fetch the model once, then every test
+#   make lint    formatting, clippy and documentation, warnings denied
+#   make bench   benchmarks of the search (release build)
+#   make fuzz    a minute of every fuzz target
+#   make model   only fetch the model, into larql's cache directory
+#
+# LARQL_SKIP_MODEL_TESTS=1 make test runs without the model: the tests that need it (model_*) then
+# pass unrun.
+
+CARGO ?= cargo
+FUZZ_SECONDS ?= 60
+
+.PHONY: demo test lint bench fuzz model
+
+demo:
+	$(CARGO) build --release --locked -p larql-cli
+	scripts/demo.sh target/release/larql
+
+# The command that fetches is built in the tests' own profile, so nothing is compiled twice.
+test: model
+	$(CARGO) test --workspace --locked
+	@echo "all tests passed"
+
+model:
+ifeq ($(LARQL_SKIP_MODEL_TESTS),1)
+	@echo "LARQL_SKIP_MODEL_TESTS=1: the model is not fetched"
+else
+	$(CARGO) run --quiet --locked -p larql-cli -- pull gemma-3-270m
+endif
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+
+bench: model
+	$(CARGO) bench --workspace --locked
+
+fuzz:
+	scripts/fuzz.sh $(FUZZ_SECONDS)
