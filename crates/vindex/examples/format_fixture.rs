@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use larql_vindex::{ExtractOptions, NoProgress, extract};
+use larql_compute::Cpu;
+use larql_vindex::labels::{self, LabelOptions};
+use larql_vindex::{ExtractOptions, NoProgress, Vindex, extract};
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -19,6 +21,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A private copy: a checkout gives every file a new modification time.
     let whole = ExtractOptions { copy: true, feature_major_down: true, ..Default::default() };
     extract(&model, &target.join("tiny.vindex"), &whole, &NoProgress)?;
+    let vindex = Vindex::open(target.join("tiny.vindex"))?;
+    let cpu = Cpu::new(None, Some(1))?;
+    let options = LabelOptions { top_tokens: 3, ..Default::default() };
+    labels::compute(&vindex, &cpu, &options, &NoProgress)?;
     let split = ExtractOptions { split: true, ..Default::default() };
     extract(&model, &target.join("tiny-split.vindex"), &split, &NoProgress)?;
     Ok(())

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use larql_checkpoint::gguf::Gguf;
-use larql_checkpoint::{Advice, Role};
+use larql_checkpoint::{Advice, Map, Role};
 use serde::Serialize;
 
 use crate::open::advice;
-use crate::{Vindex, VindexError};
+use crate::{Vindex, VindexError, files};
 
 /// Memory of an opened vindex.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -57,7 +57,7 @@ impl Vindex {
                 tensors: 0,
                 mapped: 0,
                 resident: 0,
-                advice: advice_name(advice(role)),
+                advice: advice_name(advice(role, self.config().tied)),
             });
             row.tensors += 1;
             row.mapped += tensor.range().len() as u64;
@@ -70,13 +70,24 @@ impl Vindex {
                 tensors: gguf.tensors().len(),
                 mapped: 0,
                 resident: 0,
-                advice: advice_name(Advice::Random),
+                advice: advice_name(Advice::Normal),
             };
             for tensor in gguf.tensors() {
                 row.mapped += tensor.range().len() as u64;
                 row.resident += tensor.map().resident(tensor.range())? as u64;
             }
             roles.push(row);
+        }
+        let labels = self.file_path(files::DOWN_META);
+        if self.manifest().file(files::DOWN_META).is_some() && labels.exists() {
+            let map = Map::open(&labels)?;
+            roles.push(RoleResidency {
+                role: "down_meta".to_owned(),
+                tensors: 1,
+                mapped: map.bytes().len() as u64,
+                resident: map.resident(0..map.bytes().len())? as u64,
+                advice: advice_name(Advice::Normal),
+            });
         }
         roles.sort_by_key(|row| std::cmp::Reverse(row.mapped));
         Ok(Residency { roles, heap: self.heap() })

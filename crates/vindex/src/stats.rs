@@ -6,6 +6,7 @@ use larql_checkpoint::{Role, TensorId};
 use serde::Serialize;
 
 use crate::files::{self, Group, Level};
+use crate::labels::{Coverage, Labels};
 use crate::manifest::WeightsOrigin;
 use crate::{Vindex, VindexError};
 
@@ -36,6 +37,8 @@ pub struct Stats {
     pub groups: Vec<GroupStats>,
     /// One row a layer present.
     pub layers: Vec<LayerStats>,
+    /// How many features have labels, layer by layer; `None` where nobody asked for labels.
+    pub labels: Option<Coverage>,
     /// Files that the manifest does not name.
     pub extra_files: Vec<String>,
     /// Derived files that are gone.
@@ -81,10 +84,11 @@ pub struct LayerStats {
 }
 
 impl Vindex {
-    /// The numbers of this vindex. Reads headers only.
+    /// The numbers of this vindex. Reads headers, and the labels of layers that are filled one
+    /// feature at a time.
     ///
     /// # Errors
-    /// None today; rows of derived files may have some.
+    /// A label file that is broken.
     pub fn stats(&self) -> Result<Stats, VindexError> {
         let (manifest, config) = (self.manifest(), self.config());
         let layers: Vec<LayerStats> = self.layers().map(|layer| self.layer_stats(layer)).collect();
@@ -102,6 +106,7 @@ impl Vindex {
             bytes: manifest.files.iter().map(|file| file.size).sum(),
             groups,
             layers,
+            labels: Labels::open(self)?.map(|labels| labels.coverage()),
             extra_files: self.extra_files().to_vec(),
             missing_files: self.missing_files().to_vec(),
         })

@@ -6,6 +6,7 @@ mod support;
 use std::path::PathBuf;
 
 use larql_checkpoint::{Role, TensorId};
+use larql_vindex::labels::Labels;
 use larql_vindex::{FileState, NoProgress, Vindex, manifest, verify};
 
 fn fixture(version: u32, name: &str) -> PathBuf {
@@ -30,6 +31,9 @@ fn every_version_opens() {
         }
         let vindex = Vindex::open(fixture(version, "tiny.vindex")).unwrap();
         assert!(vindex.down_features(1).is_some());
+        let labels = Labels::open(&vindex).unwrap().unwrap();
+        assert_eq!(labels.get(1, 63).unwrap().unwrap().promoted().count(), 3);
+        assert_eq!(labels.coverage().features, 2 * support::FEATURES);
         // The values are those that the tiny model is made with.
         let gate = vindex.require(TensorId::layer(Role::FfnGate, 0)).unwrap();
         let mut row = [0.0; support::HIDDEN];
