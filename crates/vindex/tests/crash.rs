@@ -2,7 +2,7 @@
 //! a child process, which stops at a given look at its progress listener and is then killed with
 //! SIGKILL: no destructor runs.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests act as tests do")]
 
 mod support;
 
