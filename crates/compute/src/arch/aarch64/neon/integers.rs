@@ -44,7 +44,7 @@ fn sums_of_four(q: Quants, x: Quants) -> int32x4_t {
 }
 
 /// As the scalar twin does it, `quants` being the quants of a sub-block.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "neon")]
 fn dot<B: Integers>(
     blocks: &[B],

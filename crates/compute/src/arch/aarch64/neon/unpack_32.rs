@@ -11,7 +11,7 @@ use std::arch::aarch64::{
 
 use super::Group;
 use super::memory::{load_i8, load_u8};
-use crate::blocks::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
+use crate::blocks::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, as_blocks};
 
 /// 16 quants.
 pub(super) type Quants = int8x16_t;
@@ -116,8 +116,8 @@ pub(super) fn quants_q8_0(block: &BlockQ8_0) -> [Quants; 2] {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q4_0(blocks: &[BlockQ4_0], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q4_0(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ4_0>(row).iter().enumerate() {
         let (d, [a, b]) = (block.d.to_f32(), quants_q4_0(block));
         each(g, join(scaled(a, d), scaled(b, d)));
     }
@@ -125,8 +125,8 @@ pub(super) fn q4_0(blocks: &[BlockQ4_0], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q4_1(blocks: &[BlockQ4_1], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q4_1(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ4_1>(row).iter().enumerate() {
         let (d, m, [a, b]) = (block.d.to_f32(), -block.m.to_f32(), quants_q4_1(block));
         each(g, join(affine(a, d, m), affine(b, d, m)));
     }
@@ -134,8 +134,8 @@ pub(super) fn q4_1(blocks: &[BlockQ4_1], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q5_0(blocks: &[BlockQ5_0], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q5_0(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ5_0>(row).iter().enumerate() {
         let (d, [a, b]) = (block.d.to_f32(), quants_q5_0(block));
         each(g, join(scaled(a, d), scaled(b, d)));
     }
@@ -143,8 +143,8 @@ pub(super) fn q5_0(blocks: &[BlockQ5_0], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q5_1(blocks: &[BlockQ5_1], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q5_1(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ5_1>(row).iter().enumerate() {
         let (d, m, [a, b]) = (block.d.to_f32(), -block.m.to_f32(), quants_q5_1(block));
         each(g, join(affine(a, d, m), affine(b, d, m)));
     }
@@ -152,8 +152,8 @@ pub(super) fn q5_1(blocks: &[BlockQ5_1], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "neon")]
-pub(super) fn q8_0(blocks: &[BlockQ8_0], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q8_0(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ8_0>(row).iter().enumerate() {
         let (d, [a, b]) = (block.d.to_f32(), quants_q8_0(block));
         each(g, join(scaled(a, d), scaled(b, d)));
     }

@@ -10,7 +10,7 @@ use std::arch::aarch64::{
 use super::Group;
 use super::memory::load_u8;
 use super::unpack_32::{Quants, affine, join, less, nibbles, scaled};
-use crate::blocks::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K};
+use crate::blocks::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, as_blocks};
 use crate::kernels::integers::{Integers, SubScales};
 
 /// `bytes >> shift`, masked.
@@ -81,8 +81,8 @@ macro_rules! scaled_groups {
     ($name:ident, $block:ty, $quants:ident) => {
         #[inline]
         #[target_feature(enable = "neon")]
-        pub(super) fn $name(blocks: &[$block], mut each: impl FnMut(usize, Group)) {
-            for (i, block) in blocks.iter().enumerate() {
+        pub(super) fn $name(row: &[u8], mut each: impl FnMut(usize, Group)) {
+            for (i, block) in as_blocks::<$block>(row).iter().enumerate() {
                 let (d, _) = block.factors();
                 let scales = block.sub_scales().scales.map(|scale| d * scale as f32);
                 for s in 0..8 {
@@ -100,8 +100,8 @@ macro_rules! affine_groups {
     ($name:ident, $block:ty, $quants:ident) => {
         #[inline]
         #[target_feature(enable = "neon")]
-        pub(super) fn $name(blocks: &[$block], mut each: impl FnMut(usize, Group)) {
-            for (i, block) in blocks.iter().enumerate() {
+        pub(super) fn $name(row: &[u8], mut each: impl FnMut(usize, Group)) {
+            for (i, block) in as_blocks::<$block>(row).iter().enumerate() {
                 let (d, dmin) = block.factors();
                 let SubScales { scales, mins } = block.sub_scales();
                 let scales = scales.map(|scale| d * scale as f32);

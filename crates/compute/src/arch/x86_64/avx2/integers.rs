@@ -62,7 +62,7 @@ fn finish(acc: [__m256; 2], minimums: &[f32; 8]) -> f32 {
 
 /// A format of 32 elements: `factors` gives its `d` and `m` (the value of quant 0), `pairs` the
 /// sums of products of neighbours.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_32<B: Block>(
     blocks: &[B],
@@ -156,7 +156,7 @@ struct Products {
 /// The activations of a block of 256.
 type Quants = [[i8; BLOCK]; 8];
 
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_k<B: Block>(
     blocks: &[B],

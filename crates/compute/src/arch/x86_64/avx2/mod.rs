@@ -16,32 +16,63 @@ pub(super) use integers::dot_q8;
 use memory::{load_f32, store_f32};
 
 use crate::Dtype;
-use crate::blocks::{self, as_blocks};
+use crate::blocks;
 use crate::kernels::{LANES, reduce};
 
 /// 32 consecutive elements.
 type Group = [__m256; 4];
 
+/// Expands to `$kernel!(unpack function, $args)` for the format of `$dtype`.
+macro_rules! for_dtype {
+    ($dtype:expr, $kernel:ident, $($args:tt)*) => {
+        match $dtype {
+            Dtype::F32 => $kernel!(unpack_float::f32, $($args)*),
+            Dtype::F16 => $kernel!(unpack_float::f16, $($args)*),
+            Dtype::BF16 => $kernel!(unpack_float::bf16, $($args)*),
+            Dtype::Q4_0 => $kernel!(unpack_32::q4_0, $($args)*),
+            Dtype::Q4_1 => $kernel!(unpack_32::q4_1, $($args)*),
+            Dtype::Q5_0 => $kernel!(unpack_32::q5_0, $($args)*),
+            Dtype::Q5_1 => $kernel!(unpack_32::q5_1, $($args)*),
+            Dtype::Q8_0 => $kernel!(unpack_32::q8_0, $($args)*),
+            Dtype::Q2K => $kernel!(unpack_k::q2_k, $($args)*),
+            Dtype::Q3K => $kernel!(unpack_k::q3_k, $($args)*),
+            Dtype::Q4K => $kernel!(unpack_k::q4_k, $($args)*),
+            Dtype::Q5K => $kernel!(unpack_k::q5_k, $($args)*),
+            Dtype::Q6K => $kernel!(unpack_k::q6_k, $($args)*),
+        }
+    };
+}
+
 /// Calls `$each(group index, group)` for every whole group of 32 elements of a row. A macro, so
 /// that the closure is compiled into each format's loop.
 macro_rules! for_each_group {
-    ($dtype:expr, $row:expr, $each:expr) => {
-        match $dtype {
-            Dtype::F32 => unpack_float::f32($row, $each),
-            Dtype::F16 => unpack_float::f16($row, $each),
-            Dtype::BF16 => unpack_float::bf16($row, $each),
-            Dtype::Q4_0 => unpack_32::q4_0(as_blocks($row), $each),
-            Dtype::Q4_1 => unpack_32::q4_1(as_blocks($row), $each),
-            Dtype::Q5_0 => unpack_32::q5_0(as_blocks($row), $each),
-            Dtype::Q5_1 => unpack_32::q5_1(as_blocks($row), $each),
-            Dtype::Q8_0 => unpack_32::q8_0(as_blocks($row), $each),
-            Dtype::Q2K => unpack_k::q2_k(as_blocks($row), $each),
-            Dtype::Q3K => unpack_k::q3_k(as_blocks($row), $each),
-            Dtype::Q4K => unpack_k::q4_k(as_blocks($row), $each),
-            Dtype::Q5K => unpack_k::q5_k(as_blocks($row), $each),
-            Dtype::Q6K => unpack_k::q6_k(as_blocks($row), $each),
-        }
+    ($unpack:path, $row:expr, $each:expr) => {
+        $unpack($row, $each)
     };
+}
+
+/// The lanes of the canonical dot product over the whole groups of a row. A function for each
+/// format, never inlined: in one function for all, the compiler keeps an accumulator on the stack,
+/// which doubles the time.
+macro_rules! dot_groups {
+    ($unpack:path, $row:expr, $x:expr) => {{
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn lanes(row: &[u8], x: &[[f32; LANES]]) -> [f32; LANES] {
+            let mut acc = [_mm256_setzero_ps(); 4];
+            $unpack(row, |g: usize, group: Group| {
+                for ((acc, values), x) in acc.iter_mut().zip(group).zip(x[g].as_chunks().0) {
+                    *acc = _mm256_fmadd_ps(values, load_f32(x), *acc);
+                }
+            });
+            let mut lanes = [0.0; LANES];
+            for (lanes, acc) in lanes.as_chunks_mut().0.iter_mut().zip(acc) {
+                store_f32(lanes, acc);
+            }
+            lanes
+        }
+        lanes($row, $x)
+    }};
 }
 
 /// The last `cols % 32` elements of a row, which only the float types can have, at the front of
@@ -60,16 +91,7 @@ fn tail(dtype: Dtype, row: &[u8], cols: usize) -> ([f32; LANES], usize) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn dot(dtype: Dtype, row: &[u8], x: &[f32]) -> f32 {
     let (groups, rest) = x.as_chunks::<LANES>();
-    let mut acc = [_mm256_setzero_ps(); 4];
-    for_each_group!(dtype, row, |g: usize, group: Group| {
-        for ((acc, values), x) in acc.iter_mut().zip(group).zip(groups[g].as_chunks().0) {
-            *acc = _mm256_fmadd_ps(values, load_f32(x), *acc);
-        }
-    });
-    let mut lanes = [0.0; LANES];
-    for (lanes, acc) in lanes.as_chunks_mut().0.iter_mut().zip(acc) {
-        store_f32(lanes, acc);
-    }
+    let mut lanes = for_dtype!(dtype, dot_groups, row, groups);
     let (values, _) = tail(dtype, row, x.len());
     for ((lane, value), x) in lanes.iter_mut().zip(values).zip(rest) {
         *lane = value.mul_add(*x, *lane);
@@ -82,7 +104,7 @@ pub(super) fn dot(dtype: Dtype, row: &[u8], x: &[f32]) -> f32 {
 pub(super) fn row(dtype: Dtype, row: &[u8], out: &mut [f32]) {
     let (values, n) = tail(dtype, row, out.len());
     let (groups, rest) = out.as_chunks_mut::<LANES>();
-    for_each_group!(dtype, row, |g: usize, group: Group| {
+    for_dtype!(dtype, for_each_group, row, |g: usize, group: Group| {
         for (values, out) in group.into_iter().zip(groups[g].as_chunks_mut().0) {
             store_f32(out, values);
         }
@@ -96,7 +118,7 @@ pub(super) fn axpy(dtype: Dtype, row: &[u8], a: f32, y: &mut [f32]) {
     let (values, _) = tail(dtype, row, y.len());
     let (groups, rest) = y.as_chunks_mut::<LANES>();
     let factor = _mm256_set1_ps(a);
-    for_each_group!(dtype, row, |g: usize, group: Group| {
+    for_dtype!(dtype, for_each_group, row, |g: usize, group: Group| {
         for (values, y) in group.into_iter().zip(groups[g].as_chunks_mut().0) {
             store_f32(y, _mm256_fmadd_ps(factor, values, load_f32(y)));
         }

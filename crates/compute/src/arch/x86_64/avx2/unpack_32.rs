@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 use super::Group;
 use super::memory::{half, load_halves_twice, load_twice};
-use crate::blocks::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0};
+use crate::blocks::{BlockQ4_0, BlockQ4_1, BlockQ5_0, BlockQ5_1, BlockQ8_0, as_blocks};
 
 /// 2^-24: undoes the shift of [`signed`].
 pub(super) const UNSHIFT: f32 = 1.0 / 16_777_216.0;
@@ -95,9 +95,9 @@ pub(super) fn join([a, b]: [__m256; 2], [c, d]: [__m256; 2]) -> Group {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q4_0(blocks: &[BlockQ4_0], mut each: impl FnMut(usize, Group)) {
+pub(super) fn q4_0(row: &[u8], mut each: impl FnMut(usize, Group)) {
     let offset = _mm256_set1_epi8(8);
-    for (g, block) in blocks.iter().enumerate() {
+    for (g, block) in as_blocks::<BlockQ4_0>(row).iter().enumerate() {
         let d = _mm256_set1_ps(half(block.d) * UNSHIFT);
         let [a, b] = nibbles(load_twice(&block.qs));
         let (a, b) = (_mm256_sub_epi8(a, offset), _mm256_sub_epi8(b, offset));
@@ -107,8 +107,8 @@ pub(super) fn q4_0(blocks: &[BlockQ4_0], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q4_1(blocks: &[BlockQ4_1], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q4_1(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ4_1>(row).iter().enumerate() {
         let (d, m) = (_mm256_set1_ps(half(block.d)), _mm256_set1_ps(-half(block.m)));
         let [a, b] = nibbles(load_twice(&block.qs));
         each(g, join(unsigned(a, d, m), unsigned(b, d, m)));
@@ -117,9 +117,9 @@ pub(super) fn q4_1(blocks: &[BlockQ4_1], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q5_0(blocks: &[BlockQ5_0], mut each: impl FnMut(usize, Group)) {
+pub(super) fn q5_0(row: &[u8], mut each: impl FnMut(usize, Group)) {
     let offset = _mm256_set1_epi8(16);
-    for (g, block) in blocks.iter().enumerate() {
+    for (g, block) in as_blocks::<BlockQ5_0>(row).iter().enumerate() {
         let d = _mm256_set1_ps(half(block.d) * UNSHIFT);
         let [a, b] = five_bits(&block.qs, block.qh);
         let (a, b) = (_mm256_sub_epi8(a, offset), _mm256_sub_epi8(b, offset));
@@ -129,8 +129,8 @@ pub(super) fn q5_0(blocks: &[BlockQ5_0], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q5_1(blocks: &[BlockQ5_1], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q5_1(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ5_1>(row).iter().enumerate() {
         let (d, m) = (_mm256_set1_ps(half(block.d)), _mm256_set1_ps(-half(block.m)));
         let [a, b] = five_bits(&block.qs, block.qh);
         each(g, join(unsigned(a, d, m), unsigned(b, d, m)));
@@ -139,8 +139,8 @@ pub(super) fn q5_1(blocks: &[BlockQ5_1], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q8_0(blocks: &[BlockQ8_0], mut each: impl FnMut(usize, Group)) {
-    for (g, block) in blocks.iter().enumerate() {
+pub(super) fn q8_0(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (g, block) in as_blocks::<BlockQ8_0>(row).iter().enumerate() {
         let d = _mm256_set1_ps(half(block.d) * UNSHIFT);
         let [a, b] = load_halves_twice(&block.qs);
         each(g, join(signed(a, d), signed(b, d)));

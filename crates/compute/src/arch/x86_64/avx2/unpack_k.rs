@@ -13,7 +13,7 @@ use super::Group;
 use super::integers::six_bits;
 use super::memory::{half, load_8, load_twice, store_f32};
 use super::unpack_32::{UNSHIFT, join, nibbles, signed, unsigned};
-use crate::blocks::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K};
+use crate::blocks::{BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, as_blocks};
 
 /// `d` times each of eight unsigned bytes.
 #[inline]
@@ -56,8 +56,8 @@ pub(super) fn one_bit(bytes: __m256i, bit: usize) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q2_k(blocks: &[BlockQ2K], mut each: impl FnMut(usize, Group)) {
-    for (i, block) in blocks.iter().enumerate() {
+pub(super) fn q2_k(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (i, block) in as_blocks::<BlockQ2K>(row).iter().enumerate() {
         let (d, dmin) = (half(block.d), half(block.dmin));
         let parts = block.qs.as_chunks::<16>().0;
         for s in 0..8 {
@@ -75,9 +75,9 @@ pub(super) fn q2_k(blocks: &[BlockQ2K], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q3_k(blocks: &[BlockQ3K], mut each: impl FnMut(usize, Group)) {
+pub(super) fn q3_k(row: &[u8], mut each: impl FnMut(usize, Group)) {
     let offset = _mm256_set1_epi8(4);
-    for (i, block) in blocks.iter().enumerate() {
+    for (i, block) in as_blocks::<BlockQ3K>(row).iter().enumerate() {
         let scales = times_i8(half(block.d) * UNSHIFT, &block.scales());
         let (parts, high) = (block.qs.as_chunks::<16>().0, block.hmask.as_chunks::<16>().0);
         for s in 0..8 {
@@ -94,8 +94,8 @@ pub(super) fn q3_k(blocks: &[BlockQ3K], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q4_k(blocks: &[BlockQ4K], mut each: impl FnMut(usize, Group)) {
-    for (i, block) in blocks.iter().enumerate() {
+pub(super) fn q4_k(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (i, block) in as_blocks::<BlockQ4K>(row).iter().enumerate() {
         let (scales, mins) = block.scales.unpack();
         let (scales, mins) = (times_u8(half(block.d), &scales), times_u8(half(block.dmin), &mins));
         // 32 bytes hold two groups: one in the low, one in the high halves.
@@ -114,8 +114,8 @@ pub(super) fn q4_k(blocks: &[BlockQ4K], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q5_k(blocks: &[BlockQ5K], mut each: impl FnMut(usize, Group)) {
-    for (i, block) in blocks.iter().enumerate() {
+pub(super) fn q5_k(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (i, block) in as_blocks::<BlockQ5K>(row).iter().enumerate() {
         let (scales, mins) = block.scales.unpack();
         let (scales, mins) = (times_u8(half(block.d), &scales), times_u8(half(block.dmin), &mins));
         let high = block.qh.as_chunks::<16>().0;
@@ -137,8 +137,8 @@ pub(super) fn q5_k(blocks: &[BlockQ5K], mut each: impl FnMut(usize, Group)) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn q6_k(blocks: &[BlockQ6K], mut each: impl FnMut(usize, Group)) {
-    for (i, block) in blocks.iter().enumerate() {
+pub(super) fn q6_k(row: &[u8], mut each: impl FnMut(usize, Group)) {
+    for (i, block) in as_blocks::<BlockQ6K>(row).iter().enumerate() {
         let scales = times_i8(half(block.d) * UNSHIFT, &block.scales);
         let halves = block.ql.as_chunks::<64>().0.iter().zip(block.qh.as_chunks::<32>().0);
         for (n, (low, high)) in halves.enumerate() {
