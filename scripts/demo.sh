@@ -5,7 +5,12 @@ larql=$(realpath "$1")
 
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\e[1m' dim=$'\e[2m' plain=$'\e[0m'; else bold= dim= plain=; fi
 say() { printf '\n%s# %s%s\n' "$dim" "$*" "$plain"; }
-run() { printf '%s$ larql %s%s\n' "$bold" "$*" "$plain"; "$larql" "$@"; }
+run() {
+  local shown='' word
+  for word; do case $word in *' '*) shown+=" \"$word\"" ;; *) shown+=" $word" ;; esac; done
+  printf '%s$ larql%s%s\n' "$bold" "$shown" "$plain"
+  "$larql" "$@"
+}
 
 say "This machine, and the kernels in use."
 run info
