@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use larql_checkpoint::gguf::{Gguf, GgufWriter, Metadata};
 use larql_checkpoint::safetensors::Safetensors;
-use larql_checkpoint::{Checkpoint, CheckpointError, Role, TensorId};
+use larql_checkpoint::{Checkpoint, CheckpointError, ModelConfig, Role, TensorId};
 use safetensors::tensor::TensorView;
 
 fn fixture(name: &str) -> PathBuf {
@@ -178,6 +178,20 @@ fn a_language_model_inside_a_larger_one_is_found() {
         let checkpoint = Checkpoint::open(&path).unwrap();
         assert_eq!(checkpoint.config(), plain.config());
         assert_eq!(checkpoint.unknown_tensors(), ["vision_tower.weight"]);
+    }
+}
+
+/// Older files say every how many layers attention is global, in place of a type for each layer.
+#[test]
+fn a_window_in_every_zeroth_layer_is_refused() {
+    let text = std::fs::read(fixture("gemma3").join("hf/config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    config.as_object_mut().unwrap().remove("layer_types");
+    for key in ["sliding_window_pattern", "_sliding_window_pattern"] {
+        let mut config = config.clone();
+        config[key] = 0.into();
+        let error = ModelConfig::from_hf(&config).unwrap_err().to_string();
+        assert!(error.contains("sliding_window_pattern"), "{error}");
     }
 }
 

@@ -275,8 +275,12 @@ impl Manifest {
 
     fn check_files(&self) -> Result<(), String> {
         let mut names = HashSet::new();
+        let mut total = 0u64;
         for file in &self.files {
             check_name(&file.name)?;
+            total = total
+                .checked_add(file.size)
+                .ok_or_else(|| format!("files: the sizes overflow at `{}`", file.name))?;
             if !names.insert(file.name.as_str()) {
                 return Err(format!("files: `{}` stands there twice", file.name));
             }

@@ -170,6 +170,19 @@ fn contradictions_within_the_manifest() {
     }
 }
 
+/// Files that need not be there may claim any size, which only a sum can show to be a lie.
+#[test]
+fn sizes_that_overflow() {
+    let (_dir, target) = vindex();
+    let bytes = fs::read(target.join("index.json")).unwrap();
+    let mut manifest = Manifest::from_slice(&bytes).unwrap();
+    let derived = manifest.files.iter_mut().find(|file| file.kind.is_derived()).unwrap();
+    derived.size = u64::MAX;
+    derived.sha256 = None;
+    let fault = Manifest::from_slice(&manifest.to_vec().unwrap()).unwrap_err();
+    assert!(matches!(&fault, ManifestFault::Invalid(why) if why.contains("overflow")), "{fault}");
+}
+
 #[test]
 fn manifest_of_any_length_is_an_error_not_a_panic() {
     let (_dir, target) = vindex();

@@ -125,9 +125,11 @@ fn gemma3(hf: &Hf<'_>, config: &mut ModelConfig) -> Result<(), ConfigError> {
     config.attn_softcap = hf.f32_or_null("attn_logit_softcapping", None)?;
     config.final_softcap = hf.f32_or_null("final_logit_softcapping", None)?;
     let window = hf.usize_or("sliding_window", 4096)?;
-    let period = hf
-        .usize_any(&["sliding_window_pattern", "_sliding_window_pattern"])?
-        .unwrap_or(GEMMA3.window_period);
+    let key = ["sliding_window_pattern", "_sliding_window_pattern"];
+    let period = hf.usize_any(&key)?.unwrap_or(GEMMA3.window_period);
+    if period == 0 {
+        return Err(ConfigError::bad(key[0], period, "a number of layers"));
+    }
     config.windows = hf.windows(config.n_layers, Some(window), |l| (l + 1) % period != 0)?;
     Ok(())
 }
