@@ -22,7 +22,7 @@ pub fn measure(cpu: &Cpu, bytes: usize) -> f64 {
         let start = Instant::now();
         cpu.pool().run(|_, _| {
             while let Some(range) = ranges.next() {
-                black_box(sum(pieces[range.start]));
+                black_box(cpu.kernels().sum(pieces[range.start]));
             }
         });
         start.elapsed().as_secs_f64()
@@ -31,8 +31,10 @@ pub fn measure(cpu: &Cpu, bytes: usize) -> f64 {
     (words.len() * 8) as f64 / fastest / 1e9
 }
 
-/// Reads every word once; enough independent sums that only loads limit it.
-fn sum(words: &[u64]) -> u64 {
+/// Reads every word once; enough independent sums that only loads limit it. Each instruction set
+/// compiles it for its own registers.
+#[inline(always)]
+pub(crate) fn sum(words: &[u64]) -> u64 {
     let mut sums = [0_u64; 32];
     for chunk in words.as_chunks::<32>().0 {
         for (sum, word) in sums.iter_mut().zip(chunk) {

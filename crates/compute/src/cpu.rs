@@ -40,6 +40,10 @@ impl Cpu {
         self.kernels.isa()
     }
 
+    pub(crate) fn kernels(&self) -> Kernels {
+        self.kernels
+    }
+
     /// The number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()

@@ -82,6 +82,7 @@ pub(crate) struct Kernels {
     dot_q8: unsafe fn(Dtype, &[u8], &Q8Activation) -> f32,
     row: unsafe fn(Dtype, &[u8], &mut [f32]),
     axpy: unsafe fn(Dtype, &[u8], f32, &mut [f32]),
+    sum: unsafe fn(&[u64]) -> u64,
 }
 
 impl Kernels {
@@ -91,6 +92,7 @@ impl Kernels {
         dot_q8: scalar::dot_q8,
         row: scalar::row,
         axpy: scalar::axpy,
+        sum: crate::bandwidth::sum,
     };
 
     /// The kernels of `isa`; `None` where this build or this CPU lacks them.
@@ -136,5 +138,12 @@ impl Kernels {
     pub(crate) fn axpy(&self, dtype: Dtype, row: &[u8], a: f32, y: &mut [f32]) {
         // SAFETY: as in `dot`.
         unsafe { (self.axpy)(dtype, row, a, y) }
+    }
+
+    /// The wrapping sum of words, which is as quick as memory lets it be.
+    #[inline]
+    pub(crate) fn sum(&self, words: &[u64]) -> u64 {
+        // SAFETY: as in `dot`.
+        unsafe { (self.sum)(words) }
     }
 }

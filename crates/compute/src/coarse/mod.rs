@@ -1,8 +1,8 @@
 //! An exact top-k scan of many queries against many rows, most of it in 16-bit integers.
 //!
 //! Both sides are vectors of length at most 1, rounded to a grid of [`GRID`] steps per unit and
-//! multiplied as i16 x i16 -> i32 by a blocked kernel, which an AVX2 core does at
-//! twice its float rate. The integer product is exact; what was lost is only the rounding of the
+//! multiplied as i16 x i16 -> i32 by a blocked kernel, which an AVX2 core does
+//! faster than in float32 (measured on Zen 3: 59 to 66 against 45 to 47 GMAC/s for such a tile). The integer product is exact; what was lost is only the rounding of the
 //! two vectors, and that is known:
 //!
 //! ```text

@@ -13,5 +13,6 @@ pub(super) fn neon() -> Option<Kernels> {
         dot_q8: neon::dot_q8,
         row: neon::row,
         axpy: neon::axpy,
+        sum: crate::bandwidth::sum,
     })
 }

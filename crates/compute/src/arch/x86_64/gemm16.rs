@@ -9,7 +9,7 @@ use crate::coarse::{TILE_QUERIES, TILE_ROWS, Tile};
 
 /// See [`TileKernel`](crate::coarse::TileKernel). Twelve accumulators, two vectors of rows, one
 /// broadcast query and one product: exactly the sixteen registers. `vpmaddwd` multiplies and adds
-/// the two columns of a word, 16 products an instruction, two instructions a cycle.
+/// the two columns of a word: 16 products an instruction, where a float FMA has 8.
 #[target_feature(enable = "avx2")]
 fn tile_avx2(a: &[i32], b: &[i32], tile: &mut Tile, add: bool) {
     let mut sums = [[_mm256_setzero_si256(); 2]; TILE_QUERIES];

@@ -16,5 +16,6 @@ pub(super) fn avx2() -> Option<Kernels> {
         dot_q8: avx2::dot_q8,
         row: avx2::row,
         axpy: avx2::axpy,
+        sum: avx2::sum,
     })
 }

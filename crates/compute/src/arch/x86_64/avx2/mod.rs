@@ -75,6 +75,12 @@ macro_rules! dot_groups {
     }};
 }
 
+/// [`crate::bandwidth::sum`] in the registers of this instruction set.
+#[target_feature(enable = "avx2")]
+pub(super) fn sum(words: &[u64]) -> u64 {
+    crate::bandwidth::sum(words)
+}
+
 /// The last `cols % 32` elements of a row, which only the float types can have, at the front of
 /// an array, and their number.
 fn tail(dtype: Dtype, row: &[u8], cols: usize) -> ([f32; LANES], usize) {
