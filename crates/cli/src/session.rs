@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use larql_checkpoint::TensorId;
 use larql_checkpoint::tokenizer::{EncodeOptions, Tokenizer};
 use larql_compute::Cpu;
 use larql_vindex::labels::{FeatureLabels, LabelOptions, Labels, LazyLabels};
 use larql_vindex::search::{Hit, Search};
-use larql_vindex::{Level, Vindex, VindexError};
+use larql_vindex::{Level, Vindex};
 use serde::Serialize;
 
 use crate::context::Context;
@@ -133,21 +132,6 @@ impl<'a> Session<'a> {
         feature: usize,
     ) -> Result<Option<LabelRow>, Failure> {
         Ok(self.labels_of(&[(layer, feature)])?.pop().flatten())
-    }
-
-    /// The gate row of a feature, `[hidden_size]`.
-    pub(crate) fn gate_row(&self, layer: usize, feature: usize) -> Result<Vec<f32>, Failure> {
-        let n_features = self.vindex.n_features(layer)?;
-        let parts = self.vindex.config().ffn_keys(layer);
-        let place = parts.iter().find_map(|part| {
-            let local = feature.checked_sub(part.first_feature)?;
-            (local < part.rows.len()).then(|| (part.role, part.rows.start + local))
-        });
-        let (role, row) = place.ok_or(VindexError::NoSuchFeature { layer, feature, n_features })?;
-        let matrix = self.vindex.require(TensorId::layer(role, layer))?;
-        let mut out = vec![0.0; matrix.cols()];
-        self.cpu.row(matrix, row, &mut out)?;
-        Ok(out)
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {

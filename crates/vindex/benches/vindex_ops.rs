@@ -6,6 +6,8 @@
 //! visited in turn; where their gates together fit into the last-level cache, the share may exceed
 //! 100 %, and the table says how much is read in all.
 
+#![allow(clippy::print_stdout, reason = "a bench shows its figures")]
+
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //!
 //! A GGUF file is already canonical and is read in place. A Hugging Face directory is presented as
 //! if it had been converted: query and key rows in the order that the family's rotation wants,
-//! Gemma's norms with their +1, experts stacked, and so on ([`hf`]). Nothing is converted until a
+//! Gemma's norms with their +1, experts stacked, and so on (`hf.rs`). Nothing is converted until a
 //! row is read, and never more than that row.
 
 mod gguf;

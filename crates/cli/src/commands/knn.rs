@@ -69,7 +69,7 @@ fn query(args: &Knn, session: &Session<'_>) -> Result<(Vec<f32>, String), Failur
     let Some(row) = args.query.row else {
         return Err(Diagnostic::new("a query is needed: --token, --vector or --row").into());
     };
-    let vector = session.gate_row(row.layer, row.feature)?;
+    let vector = session.search().gate_row(row.layer, row.feature)?;
     Ok((vector, format!("the gate row of feature {row}")))
 }
 

@@ -1,7 +1,7 @@
 //! Labels: the tokens that a feature's output promotes most and suppresses most.
 //!
 //! The output direction of a feature is its down column through the norms on its way to the logits
-//! ([`OutputDirections`](crate::search::OutputDirections)); a token is scored by the inner product
+//! ([`OutputDirections`]); a token is scored by the inner product
 //! of its unembedding row with that direction, or by their cosine ([`LabelScore`]). Labels are
 //! **exact**: they equal a brute force over every token in the canonical float32 dot product of
 //! `larql-compute`, ties by lower id. They are an aid to browsing, not an explanation of what a

@@ -70,7 +70,7 @@ impl Search<'_> {
             let floor = floor_of_top(scores, &norms, slack, k, order);
             for (row, &score) in scores.iter().enumerate() {
                 let reach = order.key(score) + slack * norms[row];
-                if !(reach < floor) {
+                if reach.is_nan() || reach >= floor {
                     let exact = self.cpu.dot_row(keys.matrix, row, x)?;
                     top.push(keys.first + row, exact).map_err(|e| nan_feature(e, layer, 0))?;
                 }

@@ -37,9 +37,8 @@ impl Search<'_> {
     /// A layer or feature that the model does not have; a level without gates.
     pub fn feature(&self, layer: usize, feature: usize) -> Result<FeatureFacts, VindexError> {
         self.check_feature(layer, feature)?;
-        let one = feature..feature + 1;
-        let gate = self.first_row(&self.keys(layer, one.clone())?)?.unwrap_or_default();
-        let up = match self.ups(layer, one) {
+        let gate = self.gate_row(layer, feature)?;
+        let up = match self.ups(layer, feature..feature + 1) {
             Ok(ups) => self.first_row(&ups)?,
             Err(VindexError::Absent { .. }) => None,
             Err(error) => return Err(error),
@@ -67,6 +66,16 @@ impl Search<'_> {
             direction_norm,
             gate_down_cosine: column.as_deref().map(|column| cosine(&gate, column)),
         })
+    }
+
+    /// The key of a feature, `[hidden_size]`: its gate row, or its up row where there is no gate.
+    ///
+    /// # Errors
+    /// A layer or feature that the model does not have; a level without gates.
+    pub fn gate_row(&self, layer: usize, feature: usize) -> Result<Vec<f32>, VindexError> {
+        self.check_feature(layer, feature)?;
+        let row = self.first_row(&self.keys(layer, feature..feature + 1)?)?;
+        Ok(row.unwrap_or_default())
     }
 
     fn check_feature(&self, layer: usize, feature: usize) -> Result<(), VindexError> {
