@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::TokenizerFault;
-use super::from_json::{JsonEngine, to_json};
+use super::from_json::JsonEngine;
 
 /// A part of a pre-tokeniser, flattened out of its sequences.
 #[derive(Debug, PartialEq)]
@@ -28,16 +28,11 @@ const CJK: &str = "[一-龥぀-ゟ゠-ヿ]+";
 const DEEPSEEK3: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
 
 /// GGUF's name of a byte-level tokenizer's pre-tokeniser.
-pub(super) fn byte_level(
-    engine: &JsonEngine,
-    model: &Value,
-) -> Result<&'static str, TokenizerFault> {
+pub(super) fn byte_level(engine: &JsonEngine) -> Result<&'static str, TokenizerFault> {
     normalizer(engine, &["NFC"])?;
-    let pre = to_json(&engine.parsing.get_pre_tokenizer());
     let mut parts = Vec::new();
-    flatten(&pre, &mut parts)?;
-    let words_are_tokens = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
-    let name = match (parts.as_slice(), words_are_tokens) {
+    flatten(&engine.pre_tokenizer, &mut parts)?;
+    let name = match (parts.as_slice(), engine.words_are_tokens) {
         ([ByteLevel { splits: true }], false) => "gpt-2",
         ([Digits { each: true }, ByteLevel { splits: true }], false) => "smollm",
         ([Split(LLAMA3), ByteLevel { splits: false }], true) => "llama-bpe",
@@ -76,7 +71,7 @@ pub(super) fn byte_level(
             false,
         ) => "deepseek-v3",
         _ => {
-            let rule = if words_are_tokens { " with ignore_merges" } else { "" };
+            let rule = if engine.words_are_tokens { " with ignore_merges" } else { "" };
             return Err(refuse(format!(
                 "llama.cpp has no name for its pre-tokenizer{rule}: {parts:?}"
             )));
@@ -88,8 +83,7 @@ pub(super) fn byte_level(
 /// Checks that a SentencePiece-like tokenizer does nothing but write spaces as `▁`.
 pub(super) fn metaspace(engine: &JsonEngine) -> Result<(), TokenizerFault> {
     normalizer(engine, &["Prepend", "Replace"])?;
-    let pre = to_json(&engine.parsing.get_pre_tokenizer());
-    let kind = pre.get("type").and_then(Value::as_str);
+    let kind = engine.pre_tokenizer.get("type").and_then(Value::as_str);
     match kind {
         // Gemma's cuts at spaces, of which the normaliser leaves none.
         None | Some("Metaspace" | "Split") => Ok(()),
@@ -108,7 +102,7 @@ fn normalizer(engine: &JsonEngine, allowed: &[&str]) -> Result<(), TokenizerFaul
             None => Err(refuse(format!("llama.cpp has no normalizer {kind}"))),
         }
     }
-    check(&to_json(&engine.parsing.get_normalizer()), allowed)
+    check(&engine.normalizer, allowed)
 }
 
 /// Appends the parts of a pre-tokeniser, in order.

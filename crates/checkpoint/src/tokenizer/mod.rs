@@ -37,6 +37,7 @@ mod detect;
 mod fault;
 mod from_gguf;
 mod from_json;
+mod json_file;
 mod pretokenize;
 mod special;
 mod spm;
@@ -155,9 +156,7 @@ impl Tokenizer {
         let added = ids.len();
         match &self.engine {
             Engine::Gguf(engine) => engine.encode(self, text, options.parse_special, &mut ids)?,
-            Engine::Json(engine) => {
-                engine.encode(&self.source, text, options.parse_special, &mut ids)?;
-            }
+            Engine::Json(engine) => engine.encode(text, options.parse_special, &mut ids)?,
         }
         if added > 0 && ids.get(added) == self.special.bos.as_ref() {
             // The text, a template's output, wrote the BOS itself: one is enough.

@@ -1,12 +1,11 @@
 //! GGUF metadata from a tokenizer, so that llama.cpp reads a model that larql wrote.
 
-use serde_json::Value;
-
 use super::from_gguf::{
     ADD_BOS, ADD_EOS, BOS, EOS, MERGES, MODEL, PAD, PRE, SCORES, SPACE_PREFIX, TEMPLATE, TOKENS,
     TYPES, UNKNOWN,
 };
-use super::from_json::{JsonEngine, to_json};
+use super::from_json::JsonEngine;
+use super::json_file::Merges;
 use super::vocabulary::{Spelling, TokenKind};
 use super::{Engine, Tokenizer, TokenizerFault, detect};
 use crate::CheckpointError;
@@ -34,7 +33,9 @@ impl Tokenizer {
                 own.for_each(|(key, value)| out.set(key, value));
             }
             Engine::Json(engine) => {
-                self.write_json(engine, rows, &mut out).map_err(|fault| self.fault(fault))?;
+                let merges = engine.merges()?;
+                self.write_json(engine, &merges, rows, &mut out)
+                    .map_err(|fault| self.fault(fault))?;
             }
         }
         Ok(out)
@@ -43,6 +44,7 @@ impl Tokenizer {
     fn write_json(
         &self,
         engine: &JsonEngine,
+        merges: &Merges,
         rows: usize,
         out: &mut Metadata,
     ) -> Result<(), TokenizerFault> {
@@ -51,36 +53,40 @@ impl Tokenizer {
             let reason = format!("it has {tokens} tokens, but the embedding only {rows} rows");
             return Err(TokenizerFault::NotExpressible { reason });
         }
-        let model = to_json(&Some(engine.parsing.get_model()));
-        let merges = merges(&model)?;
+        let refuse = |reason: &str| TokenizerFault::NotExpressible { reason: reason.to_owned() };
+        if !engine.is_bpe {
+            return Err(refuse("its model is not BPE"));
+        }
+        if merges.len() == 0 {
+            return Err(refuse("its model has no merges"));
+        }
         let ids = 0..rows as u32;
         let kinds: Vec<i32> = ids.clone().map(|id| self.kind(id).to_gguf()).collect();
-        let pieces: Vec<String> = ids
-            .map(|id| match self.vocabulary.piece(id) {
-                "" => format!("[PAD{id}]"),
-                piece => piece.to_owned(),
-            })
-            .collect();
+        let pieces = ids.map(|id| match self.vocabulary.piece(id) {
+            "" => format!("[PAD{id}]"),
+            piece => piece.to_owned(),
+        });
         match self.vocabulary.spelling() {
             Spelling::ByteLevel => {
-                let pre = detect::byte_level(engine, &model)?;
+                let pre = detect::byte_level(engine)?;
                 out.set(MODEL, "gpt2");
                 out.set(PRE, pre);
-                out.set_strings(TOKENS, pieces.iter());
+                out.set_strings(TOKENS, pieces);
                 out.set_array(TYPES, &kinds);
                 // A merge is written with a space between its halves: one inside a half is
                 // spelled as bytes are.
-                let joined = merges
-                    .iter()
-                    .map(|(a, b)| format!("{} {}", a.replace(' ', "Ġ"), b.replace(' ', "Ġ")));
+                let joined = (0..merges.len()).map(|place| {
+                    let (left, right) = merges.halves(place);
+                    format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ"))
+                });
                 out.set_strings(MERGES, joined);
             }
             Spelling::Metaspace => {
                 detect::metaspace(engine)?;
                 out.set(MODEL, "llama");
                 out.set(PRE, "default");
-                out.set_strings(TOKENS, pieces.iter());
-                out.set_array(SCORES, &self.scores(&merges, rows));
+                out.set_strings(TOKENS, pieces);
+                out.set_array(SCORES, &self.scores(merges, rows));
                 out.set_array(TYPES, &kinds);
                 out.set(SPACE_PREFIX, self.space_prefix);
             }
@@ -105,43 +111,15 @@ impl Tokenizer {
 
     /// The score of every row's token: minus the place of the first merge that makes it. Tokens
     /// that no merge makes come after all others.
-    fn scores(&self, merges: &[(&str, &str)], rows: usize) -> Vec<f32> {
+    fn scores(&self, merges: &Merges, rows: usize) -> Vec<f32> {
         // Exact in f32 up to 2^24 merges, far above any vocabulary's.
         let mut scores = vec![-(merges.len() as f32); rows];
-        let mut made = vec![false; rows];
-        let mut joined = String::new();
-        for (place, (left, right)) in merges.iter().enumerate() {
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            let Some(id) = self.id_of(&joined) else { continue };
-            if !std::mem::replace(&mut made[id as usize], true) {
+        // From the last on, so that the first one's word stays.
+        for place in (0..merges.len()).rev() {
+            if let Some(id) = self.id_of(merges.joined(place)) {
                 scores[id as usize] = -(place as f32);
             }
         }
         scores
     }
-}
-
-/// The merges of a BPE model: pairs, or the older form of one string with a space.
-fn merges(model: &Value) -> Result<Vec<(&str, &str)>, TokenizerFault> {
-    let refuse = |reason: &str| TokenizerFault::NotExpressible { reason: reason.to_owned() };
-    if model.get("type").and_then(Value::as_str) != Some("BPE") {
-        return Err(refuse("its model is not BPE"));
-    }
-    let list = model.get("merges").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    if list.is_empty() {
-        return Err(refuse("its model has no merges"));
-    }
-    list.iter()
-        .map(|merge| match merge {
-            Value::String(text) => text.split_once(' '),
-            Value::Array(pair) => match pair.as_slice() {
-                [left, right] => left.as_str().zip(right.as_str()),
-                _ => None,
-            },
-            _ => None,
-        })
-        .collect::<Option<Vec<_>>>()
-        .ok_or_else(|| refuse("one of its merges is no pair of tokens"))
 }
