@@ -2,6 +2,7 @@
 #
 #   make demo    build, fetch Gemma 3 270M, make a vindex of it and walk through it
 #   make test    fetch the model once, then every test
+#   make test-hub  the tests of `larql pull hf://…` (feature hub), against a server of their own
 #   make lint    formatting, clippy and documentation, warnings denied
 #   make bench   benchmarks of the search (release build)
 #   make fuzz    a minute of every fuzz target
@@ -13,7 +14,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: demo test lint bench fuzz model
+.PHONY: demo test test-hub lint bench fuzz model
 
 demo:
 	$(CARGO) build --release --locked -p larql-cli
@@ -23,6 +24,10 @@ demo:
 test: model
 	$(CARGO) test --workspace --locked
 	@echo "all tests passed"
+
+# With the features of the whole workspace, so that only what the hub adds is compiled.
+test-hub:
+	$(CARGO) test --workspace --locked --features larql-cli/hub --test hub
 
 model:
 ifeq ($(LARQL_SKIP_MODEL_TESTS),1)
@@ -34,6 +39,7 @@ endif
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --locked --features larql-cli/hub -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
 bench: model

@@ -36,6 +36,12 @@ fn a_model_that_nobody_knows_is_refused_with_those_that_are_known() {
     run(&["pull", "gpt-9"]).fails(1, &["gpt-9", "gemma-3-270m"]);
 }
 
+#[cfg(not(feature = "hub"))]
+#[test]
+fn hub_models_need_the_feature_and_the_message_says_how_to_build_it() {
+    run(&["pull", "hf://org/repo"]).fails(1, &["hf://org/repo", "--features hub"]);
+}
+
 #[test]
 fn wrong_content_is_never_put_in_place() {
     let dir = scratch("wrong");

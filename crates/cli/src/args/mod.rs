@@ -352,14 +352,20 @@ pub(crate) struct Residency {
 
 #[derive(Debug, Args)]
 pub(crate) struct Pull {
-    /// The model: gemma-3-270m
+    /// The model: gemma-3-270m, hf://ORG/REPO[@REVISION] or hf://ORG/REPO[@REVISION]/FILE.gguf
     pub(crate) model: String,
-    /// Where to put it [default: larql's cache directory]
-    #[arg(short, long, value_name = "FILE")]
+    /// Where to put it: a file, or for hf:// a directory [default: in larql's cache directory]
+    #[arg(short, long, value_name = "PATH")]
     pub(crate) output: Option<PathBuf>,
     /// Fetch it even where it is already there and whole
     #[arg(long)]
     pub(crate) force: bool,
+    /// For hf://: a file with an access token, for models that are gated or private
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// For hf://: the hub or a mirror of it [default: https://huggingface.co]
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,7 @@
 //! `larql pull MODEL`: fetches a model into the cache, verified, and in one rename.
 
+#[cfg(feature = "hub")]
+mod hub;
 mod python;
 
 use std::fs::{self, File};
@@ -52,11 +54,19 @@ struct Pulled {
 }
 
 pub(crate) fn run(args: &Pull, context: &Context) -> Result<(), Failure> {
+    if args.model.starts_with("hf://") {
+        return hub::run(args, context);
+    }
+    if args.token_file.is_some() || args.endpoint.is_some() {
+        let what =
+            format!("--token-file and --endpoint are for hf:// models; {} is none", args.model);
+        return Err(Diagnostic::new(what).into());
+    }
     let begun = Instant::now();
     let model = KNOWN.iter().find(|known| known.name == args.model).ok_or_else(|| {
         let known: Vec<_> = KNOWN.iter().map(|known| known.name).collect();
         Diagnostic::new(format!("there is no model named {:?} to pull", args.model))
-            .help(format!("known models: {}", known.join(", ")))
+            .help(format!("known models: {}; or hf://ORG/REPO", known.join(", ")))
     })?;
     let target = match &args.output {
         Some(path) => path.clone(),
@@ -82,6 +92,18 @@ pub(crate) fn run(args: &Pull, context: &Context) -> Result<(), Failure> {
     })
 }
 
+#[cfg(not(feature = "hub"))]
+mod hub {
+    use super::{Context, Diagnostic, Failure, Pull};
+
+    pub(super) fn run(args: &Pull, _: &Context) -> Result<(), Failure> {
+        Err(Diagnostic::new("this larql was built without the hub: it cannot pull hf:// models")
+            .at(&args.model)
+            .help("build it with `cargo build --release -p larql-cli --features hub`")
+            .into())
+    }
+}
+
 /// Fetches into a directory beside the target, checks, then renames: the target is at every
 /// moment either what it was or the whole model.
 fn fetch(model: &Known, target: &Path, context: &Context, bars: &Bars) -> Result<(), Failure> {
@@ -92,24 +114,31 @@ fn fetch(model: &Known, target: &Path, context: &Context, bars: &Bars) -> Result
     };
     fs::create_dir_all(parent).map_err(|error| cannot("create", parent, &error))?;
 
-    // Two pulls at once would tread on each other's pieces: the second waits, then finds the
-    // model there. The lock also makes the leftovers of a killed pull safe to delete.
-    let lock_path = parent.join(".larql-pull.lock");
-    let lock = File::create(&lock_path).map_err(|error| cannot("create", &lock_path, &error))?;
-    if lock.try_lock().is_err() {
-        context.remark("waiting for another `larql pull` to finish");
-        lock.lock().map_err(|error| cannot("lock", &lock_path, &error))?;
-        if is_whole(target, model, bars)? {
-            return Ok(());
-        }
+    let (_lock, waited) = lock(parent, context)?;
+    if waited && is_whole(target, model, bars)? {
+        return Ok(());
     }
     let work = parent.join(".larql-pull");
     remove(&work)?;
     fs::create_dir(&work).map_err(|error| cannot("create", &work, &error))?;
     let fetched = fetch_into(&work, model, target, context, bars);
     let removed = remove(&work);
-    // The lock file stays: deleting it would let a third pull lock another file of that name.
     fetched.and(removed)
+}
+
+/// Locks a directory for one pull, and says whether another had to end first. Two at once would
+/// tread on each other's pieces; the lock also makes the leftovers of a killed pull safe to delete.
+///
+/// The lock file stays: deleting it would let a third pull lock another file of that name.
+fn lock(dir: &Path, context: &Context) -> Result<(File, bool), Failure> {
+    let path = dir.join(".larql-pull.lock");
+    let lock = File::create(&path).map_err(|error| cannot("create", &path, &error))?;
+    let waits = lock.try_lock().is_err();
+    if waits {
+        context.remark("waiting for another `larql pull` to finish");
+        lock.lock().map_err(|error| cannot("lock", &path, &error))?;
+    }
+    Ok((lock, waits))
 }
 
 fn fetch_into(
