@@ -80,11 +80,12 @@ impl Map {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let path = path.as_ref();
         let io = |source| CheckpointError::io(path, "open", source);
-        let file = File::open(path).map_err(io)?;
-        // A directory opens on Unix and a pipe maps as nothing: both would fail later, obscurely.
-        if !file.metadata().map_err(io)?.is_file() {
+        // Asked before opening: a named pipe without a writer would block in `open` for ever, and
+        // a directory opens on Unix and fails later, obscurely.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
         }
+        let file = File::open(path).map_err(io)?;
         let identity = Identity::of(&file).map_err(io)?;
         let len = usize::try_from(identity.len).map_err(|_| {
             io(io::Error::new(io::ErrorKind::FileTooLarge, "larger than the address space"))
@@ -275,6 +276,17 @@ mod tests {
         let path = dir.path().join("bytes");
         std::fs::write(&path, bytes).unwrap();
         (dir, path)
+    }
+
+    /// Opening a pipe that nobody writes to would never return.
+    #[cfg(unix)]
+    #[test]
+    fn a_named_pipe_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = Map::open(&path).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! `fortran_order` and `shape`, then the elements. Little-endian floats of 2, 4 or 8 bytes are
 //! read, of one dimension or of any shape with a single long one.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use crate::error::Diagnostic;
@@ -15,14 +17,14 @@ const MAX_BYTES: u64 = 64 << 20;
 /// Reads a vector.
 pub(crate) fn read(path: &Path) -> Result<Vec<f32>, Diagnostic> {
     let told = |what: String| Diagnostic::new(what).at_path(path);
-    let length = std::fs::metadata(path)
-        .map_err(|error| told(format!("the vector cannot be read: {error}")))?
-        .len();
-    if length > MAX_BYTES {
-        return Err(told(format!("{length} bytes are too many for one vector")));
+    let cannot = |error| told(format!("the vector cannot be read: {error}"));
+    // The limit holds while reading: a pipe or a device has no length to ask for.
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(cannot)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(told(format!("more than {MAX_BYTES} bytes are too many for one vector")));
     }
-    let bytes =
-        std::fs::read(path).map_err(|error| told(format!("the vector cannot be read: {error}")))?;
     let vector = if bytes.starts_with(MAGIC) { parse_npy(&bytes) } else { parse_json(&bytes) }
         .map_err(|why| {
             told(why)
@@ -165,6 +167,13 @@ mod tests {
         ] {
             assert!(parse_npy(&npy(descr, shape, &data)).is_err(), "{descr} {shape}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_device_without_end_is_refused() {
+        let error = read(Path::new("/dev/zero")).expect_err("no vector is that long");
+        assert!(format!("{error:?}").contains("too many for one vector"), "{error:?}");
     }
 
     #[test]

@@ -40,7 +40,10 @@ impl Staged {
             return Err(VindexError::Io {
                 action: "write into",
                 path: parent,
-                source: std::io::ErrorKind::NotFound.into(),
+                source: std::io::Error::new(
+                    std::io::ErrorKind::NotFound,
+                    "there is no such directory",
+                ),
             });
         }
         let removed = remove_leftovers(destination)?;
@@ -75,13 +78,17 @@ impl Staged {
         file.sync_all().map_err(VindexError::io("sync", &path))?;
         sync(&self.temporary)?;
         check_replaceable(&self.destination, self.replace)?;
-        put_in_place(&self.temporary, &self.destination)?;
+        put_in_place(&self.temporary, &self.destination, self.replace)?;
         let (parent, _) = split(&self.destination)?;
         sync(&parent)?;
         // Only now: without its lock the temporary directory would look like a dead one. A lock
         // file that a crash leaves in a finished vindex is ignored.
         let lock = self.destination.join(LOCK);
-        std::fs::remove_file(&lock).map_err(VindexError::io("delete", &lock))
+        match std::fs::remove_file(&lock) {
+            // Another build has replaced this one already, and its lock file or ours is gone.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(VindexError::io("delete", &lock)),
+        }
     }
 }
 
@@ -132,32 +139,37 @@ pub(crate) fn is_temporary(path: &Path) -> bool {
     })
 }
 
-/// Temporary directories of builds of `destination` whose process is gone.
-pub(crate) fn leftovers(destination: &Path) -> Vec<PathBuf> {
-    let Ok((parent, name)) = split(destination) else { return Vec::new() };
-    siblings(&parent, &name, "tmp").into_iter().filter(|dir| dir.is_dir() && is_dead(dir)).collect()
-}
-
+/// Removes the temporary directories of builds of `destination` whose process is gone.
 fn remove_leftovers(destination: &Path) -> Result<Vec<PathBuf>, VindexError> {
-    let dead = leftovers(destination);
-    for dir in &dead {
-        match std::fs::remove_dir_all(dir) {
+    let (parent, name) = split(destination)?;
+    let mut removed = Vec::new();
+    for dir in siblings(&parent, &name, "tmp") {
+        // The lock is held until the directory is gone: a build that has made its lock file but
+        // not yet taken the lock finds it taken, and begins again.
+        let Some(_dead) = dead(&dir) else { continue };
+        match std::fs::remove_dir_all(&dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(VindexError::io("delete", dir)(error));
+                return Err(VindexError::io("delete", &dir)(error));
             }
             // Gone already: another build of the same name removed it.
-            _ => {}
+            _ => removed.push(dir),
         }
     }
-    Ok(dead)
+    Ok(removed)
+}
+
+/// Proof that the builder of a temporary directory is gone: its lock, for as long as this lives.
+struct Dead {
+    _lock: Option<File>,
 }
 
 /// A directory is dead when nobody holds its lock. One that has a manifest and no lock file is a
 /// replaced version that was not yet removed.
-fn is_dead(dir: &Path) -> bool {
+fn dead(dir: &Path) -> Option<Dead> {
     match File::open(dir.join(LOCK)) {
-        Ok(file) => !matches!(file.try_lock(), Err(TryLockError::WouldBlock)),
-        Err(_) => dir.join(files::MANIFEST).is_file(),
+        Ok(file) if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) => None,
+        Ok(file) => Some(Dead { _lock: Some(file) }),
+        Err(_) => dir.join(files::MANIFEST).is_file().then_some(Dead { _lock: None }),
     }
 }
 
@@ -188,8 +200,9 @@ fn create_temporary(parent: &Path, name: &OsStr) -> Result<(PathBuf, File), Vind
             Ok(file)
         });
         match lock {
-            Ok(lock) => return Ok((dir, lock)),
-            // Another build looked at the new lock in that instant; it removes the directory.
+            Ok(lock) if path.is_file() => return Ok((dir, lock)),
+            // Another build took the new lock in that instant, and removes the directory.
+            Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => {
                 // The first error is the one to report.
@@ -200,11 +213,18 @@ fn create_temporary(parent: &Path, name: &OsStr) -> Result<(PathBuf, File), Vind
     }
 }
 
-/// Renames `temporary` to `destination`. What stood there ends up under the temporary name.
-fn put_in_place(temporary: &Path, destination: &Path) -> Result<(), VindexError> {
-    if !destination.exists() {
-        return std::fs::rename(temporary, destination)
-            .map_err(VindexError::io("create", destination));
+/// Renames `temporary` to `destination`. What stood there, if it may be replaced, ends up under the
+/// temporary name. A plain rename does not replace a directory that has something in it, so that a
+/// vindex which another build put there since it was looked for is never lost.
+fn put_in_place(temporary: &Path, destination: &Path, replace: bool) -> Result<(), VindexError> {
+    if !replace || !destination.exists() {
+        match std::fs::rename(temporary, destination) {
+            Err(_) if replace && destination.exists() => {}
+            Err(_) if destination.exists() => {
+                return Err(VindexError::Exists { path: destination.to_path_buf() });
+            }
+            result => return result.map_err(VindexError::io("create", destination)),
+        }
     }
     if exchange(temporary, destination).map_err(VindexError::io("replace", destination))? {
         return Ok(());
@@ -289,6 +309,49 @@ fn sync(path: &Path) -> Result<(), VindexError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The temporary directories that the next build would remove.
+    fn leftovers(destination: &Path) -> Vec<PathBuf> {
+        let (parent, name) = split(destination).unwrap();
+        siblings(&parent, &name, "tmp").into_iter().filter(|dir| dead(dir).is_some()).collect()
+    }
+
+    /// Builds of one name at the same time, each of a manifest with its own number; how many came
+    /// through.
+    fn build_at_once(destination: &Path, replace: bool) -> usize {
+        let build = |number: u8| -> Result<(), VindexError> {
+            let staged = Staged::begin(destination, replace)?;
+            let path = staged.path().join("content");
+            std::fs::write(&path, [number]).map_err(VindexError::io("write", &path))?;
+            staged.commit(&[number])
+        };
+        std::thread::scope(|scope| {
+            let build = &build;
+            let builds: Vec<_> = (0..8).map(|n| scope.spawn(move || build(n))).collect();
+            let results = builds.into_iter().map(|build| build.join().unwrap());
+            results
+                .filter(|result| match result {
+                    Ok(()) => true,
+                    Err(VindexError::Exists { .. }) if !replace => false,
+                    Err(error) => panic!("{error}"),
+                })
+                .count()
+        })
+    }
+
+    #[test]
+    fn builds_of_one_name_do_not_hurt_each_other() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let destination = dir.path().join("x.vindex");
+            assert_eq!(build_at_once(&destination, false), 1);
+            assert_eq!(build_at_once(&destination, true), 8);
+            assert_eq!(names(dir.path()), ["x.vindex"]);
+            assert_eq!(names(&destination), ["content", files::MANIFEST]);
+            let content = std::fs::read(destination.join("content")).unwrap();
+            assert_eq!(content, std::fs::read(destination.join(files::MANIFEST)).unwrap());
+        }
+    }
 
     fn names(dir: &Path) -> Vec<String> {
         let mut names: Vec<_> = list(dir)

@@ -23,7 +23,7 @@ pub enum VindexError {
         source: std::io::Error,
     },
     /// The path exists but holds no vindex.
-    #[error("{} is not a vindex: {why}; make one with `larql extract-index MODEL -o {}`", path.display(), path.display())]
+    #[error("{} is not a vindex: {why}; make one with `larql extract-index MODEL -o NAME.vindex`", path.display())]
     NotAVindex {
         /// The path given.
         path: PathBuf,
@@ -188,6 +188,14 @@ pub enum VindexError {
     /// A word that has no tokens.
     #[error("the query is empty: give a word of at least one token")]
     EmptyQuery,
+    /// A word of more tokens than are compared one by one.
+    #[error("the word has {tokens} tokens, and at most {max} are described; describe its parts")]
+    LongQuery {
+        /// Tokens given.
+        tokens: usize,
+        /// Most that are taken.
+        max: usize,
+    },
     /// A feature whose score is NaN.
     #[error(
         "feature {feature} of layer {layer} scores NaN: its row, or the query, holds values that \

@@ -245,6 +245,13 @@ fn describe_ranks_output_directions() {
             assert!(part.features.is_sorted_by_key(|f| f.hit.layer));
         }
         assert!(matches!(search.describe(&[], &options), Err(VindexError::EmptyQuery)));
+        let long = search.describe(&[17; 65], &options);
+        assert!(matches!(long, Err(VindexError::LongQuery { tokens: 65, max: 64 })));
+        // A token that is repeated is one part; it counts twice in the word as a whole.
+        let repeated = search.describe(&[17, 30, 17], &options).unwrap();
+        let parts: Vec<_> = repeated.parts.iter().map(|part| part.tokens.as_slice()).collect();
+        assert_eq!(parts, [&[17][..], &[30], &[17, 30, 17]]);
+        assert_eq!(search.describe(&[17, 17], &options).unwrap().parts.len(), 1);
         let beyond = search.describe(&[u32::MAX], &options);
         assert!(matches!(beyond, Err(VindexError::NoSuchToken { .. })), "{beyond:?}");
     }

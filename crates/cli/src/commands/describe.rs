@@ -16,7 +16,7 @@ struct Described {
     word: String,
     /// Features compared with the word.
     searched: usize,
-    /// One entry for each token of the word, then, where there are several, one for all together.
+    /// One entry for each distinct token of the word, then, where there are several, one for all together.
     parts: Vec<Part>,
 }
 
@@ -77,7 +77,8 @@ fn labelled(
         hit,
     };
     let features = hits.into_iter().zip(&part.features).map(row).collect();
-    let tokens = tokens.iter().filter(|token| part.tokens.contains(&token.id)).cloned().collect();
+    let row = |id: &u32| tokens.iter().find(|token| token.id == *id).cloned();
+    let tokens = part.tokens.iter().filter_map(row).collect();
     let (chance, mean, deviation) = (part.chance, part.mean, part.deviation);
     Ok(Part { tokens, chance, mean, deviation, features })
 }

@@ -11,6 +11,10 @@ use larql_compute::{Order, TopK};
 use super::{Hit, Search};
 use crate::VindexError;
 
+/// Most tokens of one word. Every distinct token is compared with every feature, and all cosines
+/// are kept until the strongest are known.
+pub const MAX_DESCRIBED_TOKENS: usize = 64;
+
 /// What to look for, and where.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DescribeOptions {
@@ -59,7 +63,7 @@ pub struct DescribedPart {
 /// The answer to `describe`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
-    /// One entry for each token of the word, then, where there are several, one for all together.
+    /// One entry for each distinct token of the word, then, where there are several, one for all together.
     pub parts: Vec<DescribedPart>,
     /// Features searched.
     pub n_features: usize,
@@ -69,8 +73,8 @@ impl Search<'_> {
     /// The features that write the word which `tokens` spell.
     ///
     /// # Errors
-    /// No tokens, a token outside the vocabulary, layers that the model does not have, a level
-    /// without down projection, norms or unembedding.
+    /// No tokens or more than [`MAX_DESCRIBED_TOKENS`], a token outside the vocabulary, layers that
+    /// the model does not have, a level without down projection, norms or unembedding.
     pub fn describe(
         &self,
         tokens: &[u32],
@@ -94,20 +98,29 @@ impl Search<'_> {
         Ok(Description { parts, n_features })
     }
 
-    /// The unembedding rows to look for: of each token, and the sum of their unit vectors.
+    /// The unembedding rows to look for: of each distinct token, and the sum of their unit vectors.
     #[allow(clippy::type_complexity, reason = "two parallel lists, used once")]
     fn word_targets(&self, tokens: &[u32]) -> Result<(Vec<Vec<u32>>, Vec<Vec<f32>>), VindexError> {
         if tokens.is_empty() {
             return Err(VindexError::EmptyQuery);
         }
-        let mut groups: Vec<Vec<u32>> = tokens.iter().map(|&t| vec![t]).collect();
+        if tokens.len() > MAX_DESCRIBED_TOKENS {
+            return Err(VindexError::LongQuery { tokens: tokens.len(), max: MAX_DESCRIBED_TOKENS });
+        }
+        let mut groups: Vec<Vec<u32>> = Vec::new();
+        for &token in tokens {
+            if !groups.contains(&vec![token]) {
+                groups.push(vec![token]);
+            }
+        }
         let mut targets =
-            tokens.iter().map(|&t| self.unembedding(t)).collect::<Result<Vec<_>, _>>()?;
-        if tokens.len() > 1 {
+            groups.iter().map(|group| self.unembedding(group[0])).collect::<Result<Vec<_>, _>>()?;
+        if groups.len() > 1 {
             let mut together = vec![0.0f32; targets[0].len()];
-            for target in &targets {
-                let norm = super::norm::l2(target).max(f32::MIN_POSITIVE);
-                together.iter_mut().zip(target).for_each(|(t, v)| *t += v / norm);
+            for token in tokens {
+                let target = self.unembedding(*token)?;
+                let norm = super::norm::l2(&target).max(f32::MIN_POSITIVE);
+                together.iter_mut().zip(&target).for_each(|(t, v)| *t += v / norm);
             }
             groups.push(tokens.to_vec());
             targets.push(together);

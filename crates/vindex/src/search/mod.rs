@@ -29,7 +29,7 @@ mod parts;
 mod route;
 mod walk;
 
-pub use describe::{DescribeOptions, DescribedPart, Description, WrittenBy};
+pub use describe::{DescribeOptions, DescribedPart, Description, MAX_DESCRIBED_TOKENS, WrittenBy};
 pub use direction::OutputDirections;
 pub use feature::FeatureFacts;
 pub use route::Routing;
