@@ -117,6 +117,7 @@ impl JsonEngine {
             Some(tokenizer) => tokenizer,
             None => {
                 let built = self.build(parse_special).map_err(|e| unusable(self.json.path(), e))?;
+                self.json.forget()?;
                 slot.get_or_init(|| built)
             }
         };
