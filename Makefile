@@ -6,6 +6,7 @@
 #   make lint    formatting, clippy and documentation, warnings denied
 #   make bench   benchmarks of the search (release build)
 #   make fuzz    a minute of every fuzz target
+#   make test-aarch64  the kernels' tests for aarch64, emulated (Debian; installs what it needs)
 #   make model   only fetch the model, into larql's cache directory
 #
 # LARQL_SKIP_MODEL_TESTS=1 make test runs without the model: the tests that need it (model_*) then
@@ -14,7 +15,7 @@
 CARGO ?= cargo
 FUZZ_SECONDS ?= 60
 
-.PHONY: demo test test-hub lint bench fuzz model
+.PHONY: demo test test-hub test-aarch64 lint bench fuzz model
 
 demo:
 	$(CARGO) build --release --locked -p larql-cli
@@ -47,3 +48,6 @@ bench: model
 
 fuzz:
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+test-aarch64:
+	scripts/test-aarch64.sh

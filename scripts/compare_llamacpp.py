@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Check that a GGUF which larql wrote is the same model to llama.cpp as its original.
 
-    pip install llama-cpp-python
-    python3 scripts/compare_llamacpp.py ORIGINAL.gguf NAME.vindex/model.gguf [--tokens 32]
+    pip install llama-cpp-python transformers torch
+    python3 scripts/compare_llamacpp.py ORIGINAL NAME.vindex/model.gguf [--tokens 32]
 
+ORIGINAL is a GGUF, run by llama.cpp, or a Hugging Face directory, run by transformers in float32.
 Compares token ids and greedy continuations for a handful of prompts. Greedy tokens must be equal;
 where they differ, the margin between the two best logits at the first difference is printed, so that
 a tie broken by rounding (another dtype) can be told from a fault. Exits 1 on any difference whose
@@ -11,6 +12,7 @@ margin exceeds --margin.
 """
 
 import argparse
+import os
 import sys
 
 import numpy as np
@@ -49,6 +51,31 @@ def greedy(model, prompt, n):
     return ids, out, margins
 
 
+def greedy_transformers(path, n):
+    """The same for all prompts, by transformers in float32 from a Hugging Face directory."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    results = []
+    for prompt in PROMPTS:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        out = model.generate(
+            ids, max_new_tokens=n, min_new_tokens=n, do_sample=False,
+            return_dict_in_generate=True, output_logits=True,
+        )
+        best = [step[0].topk(2).values for step in out.logits]
+        margins = [float(top[0] - top[1]) for top in best]
+        results.append((ids[0].tolist(), out.sequences[0, ids.shape[1]:].tolist(), margins))
+    return results
+
+
+def greedy_llamacpp(path, n):
+    model = Llama(path, n_ctx=256, n_threads=2, verbose=False)
+    return [greedy(model, prompt, n) for prompt in PROMPTS]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("original")
@@ -58,9 +85,8 @@ def main():
     args = parser.parse_args()
     results = []
     for path in (args.original, args.candidate):
-        model = Llama(path, n_ctx=256, n_threads=2, verbose=False)
-        results.append([greedy(model, p, args.tokens) for p in PROMPTS])
-        del model
+        run = greedy_transformers if os.path.isdir(path) else greedy_llamacpp
+        results.append(run(path, args.tokens))
     failures = 0
     for prompt, (ids_a, out_a, margin), (ids_b, out_b, _) in zip(PROMPTS, *results):
         first = next((i for i, (a, b) in enumerate(zip(out_a, out_b)) if a != b), None)

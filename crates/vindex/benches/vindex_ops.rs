@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larql_compute::{Cpu, Order, bandwidth};
+use larql_vindex::labels::{self, LabelOptions, Labels};
 use larql_vindex::search::{Hit, Search};
 use larql_vindex::{ExtractOptions, NoProgress, Vindex, extract};
 
@@ -133,6 +134,27 @@ fn gate_knn_batch(c: &mut Criterion) {
     group.finish();
 }
 
+/// Opening the vindex, and a label by its feature's number. Labels of one layer are enough: the
+/// place of a record is computed, not searched.
+fn load_and_look_up(c: &mut Criterion) {
+    let setup = Setup::new();
+    let path = setup.vindex.path().to_path_buf();
+    let options = LabelOptions { layers: Some(5..6), ..Default::default() };
+    labels::compute(&setup.vindex, &setup.cpu, &options, &NoProgress).expect("labels");
+    let labels = Labels::open(&Vindex::open(&path).expect("a vindex")).expect("labels");
+    let labels = labels.expect("labels, just computed");
+    let n_features = setup.vindex.config().intermediate_size;
+    c.bench_function("load/gemma-3-270m", |b| b.iter(|| Vindex::open(black_box(&path))));
+    let mut feature = 0;
+    c.bench_function("feature_lookup/gemma-3-270m", |b| {
+        b.iter(|| {
+            feature = (feature + 977) % n_features;
+            let found = labels.get(5, black_box(feature)).expect("a feature").expect("a label");
+            found.promoted().chain(found.suppressed()).fold(0.0, |sum, (_, score)| sum + score)
+        });
+    });
+}
+
 fn median_of(runs: usize, mut body: impl FnMut()) -> Duration {
     body();
     let mut times: Vec<Duration> = (0..runs)
@@ -146,5 +168,5 @@ fn median_of(runs: usize, mut body: impl FnMut()) -> Duration {
     times[runs / 2]
 }
 
-criterion_group!(benches, gate_knn_per_layer, gate_knn_batch);
+criterion_group!(benches, gate_knn_per_layer, gate_knn_batch, load_and_look_up);
 criterion_main!(benches);

@@ -1,6 +1,7 @@
 //! `larql labels VINDEX`: shows labels, or computes them.
 
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use larql_compute::Cpu;
@@ -91,14 +92,16 @@ struct Overview {
 impl Overview {
     fn of(session: &Session<'_>) -> Result<Overview, Failure> {
         let path = session.vindex.path();
-        let labels = labels::Labels::open(&session.vindex)?.ok_or_else(|| {
-            Diagnostic::new("this vindex has no labels")
-                .at_path(path)
-                .help(format!("larql labels {} --compute", path.display()))
-        })?;
+        let labels = labels::Labels::open(&session.vindex)?.ok_or_else(|| none_yet(path))?;
         let score = labels.score().name();
         Ok(Overview { score, top_tokens: labels.top_tokens(), coverage: labels.coverage() })
     }
+}
+
+fn none_yet(path: &Path) -> Diagnostic {
+    Diagnostic::new("this vindex has no labels")
+        .at_path(path)
+        .help(format!("larql labels {} --compute", path.display()))
 }
 
 impl Report for Overview {
@@ -149,8 +152,11 @@ fn layer_rows(session: &Session<'_>, layer: usize) -> Result<LayerRows, Failure>
     let n_features = session.vindex.n_features(layer)?;
     let ids: Vec<(usize, usize)> = (0..n_features).map(|feature| (layer, feature)).collect();
     let labels = session.labels_of(&ids)?.into_iter().enumerate();
-    let features =
+    let features: Vec<FeatureRow> =
         labels.filter_map(|(feature, label)| Some(FeatureRow { feature, label: label? })).collect();
+    if features.is_empty() {
+        return Err(none_yet(session.vindex.path()).into());
+    }
     Ok(LayerRows { layer, features })
 }
 

@@ -12,8 +12,9 @@ use super::parts::Keys;
 use super::{Hit, Search};
 use crate::VindexError;
 
-/// Positions from which a GEMM beats one scan for each of them.
-const GEMM_FROM: usize = 4;
+/// Positions from which a GEMM beats one scan for each of them (measured on Gemma 3 270M, two
+/// threads: 1.85 ms for 16 positions at once, 0.12 ms for one alone).
+const GEMM_FROM: usize = 16;
 
 impl Search<'_> {
     /// [`Search::gate_knn`] for `n` residuals: `xs` is `[n, hidden_size]`, the result holds the
