@@ -11,6 +11,7 @@ use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::manifest::Manifest;
 use crate::{VindexError, files};
 
 /// The lock that the builder holds; never part of a finished vindex.
@@ -31,7 +32,7 @@ impl Staged {
     /// dead builds of the same name are removed first.
     ///
     /// # Errors
-    /// [`VindexError::Exists`], [`VindexError::NotReplaceable`], a parent directory that is
+    /// [`VindexError::Exists`], [`VindexError::NotReplaceable`], [`VindexError::HoldsOthers`], a parent directory that is
     /// missing or not writable.
     pub(crate) fn begin(destination: &Path, replace: bool) -> Result<Self, VindexError> {
         check_replaceable(destination, replace)?;
@@ -180,10 +181,16 @@ fn check_replaceable(destination: &Path, replace: bool) -> Result<(), VindexErro
         return Err(VindexError::Exists { path });
     }
     let is_empty = || list(destination).is_ok_and(|entries| entries.is_empty());
-    if meta.is_dir() && (destination.join(files::MANIFEST).is_file() || is_empty()) {
-        return Ok(());
+    if !meta.is_dir() || !(destination.join(files::MANIFEST).is_file() || is_empty()) {
+        return Err(VindexError::NotReplaceable { path });
     }
-    Err(VindexError::NotReplaceable { path })
+    // A manifest that cannot be read says nothing about what else is there: the vindex is broken,
+    // and replacing it is what --force is for.
+    let extra = match Manifest::read(destination) {
+        Ok(manifest) => crate::open::extra_files(destination, &manifest)?,
+        Err(_) => Vec::new(),
+    };
+    if extra.is_empty() { Ok(()) } else { Err(VindexError::HoldsOthers { path, files: extra }) }
 }
 
 fn create_temporary(parent: &Path, name: &OsStr) -> Result<(PathBuf, File), VindexError> {

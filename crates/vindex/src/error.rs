@@ -227,6 +227,18 @@ pub enum VindexError {
         /// The destination.
         path: PathBuf,
     },
+    /// A vindex to be replaced holds files that are not its own.
+    #[error(
+        "{} holds files that are not the vindex's, which --force would delete: {}; move them away first",
+        path.display(),
+        files.join(", ")
+    )]
+    HoldsOthers {
+        /// The vindex.
+        path: PathBuf,
+        /// The names of those files.
+        files: Vec<String>,
+    },
     /// An option that makes no sense, or not with this source.
     #[error("{option}: {why}")]
     Option {

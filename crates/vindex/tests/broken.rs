@@ -243,3 +243,18 @@ fn faults_of_the_preamble_have_their_own_kind() {
     let ours = br#"{"format": "larql-vindex", "version": 1}"#;
     assert!(matches!(Manifest::from_slice(ours), Err(ManifestFault::Invalid(_))));
 }
+
+#[test]
+fn force_deletes_nothing_that_is_not_the_vindexs() {
+    let (dir, model) = model_dir();
+    let target = dir.path().join("tiny.vindex");
+    let options = ExtractOptions { copy: true, force: true, ..Default::default() };
+    extract(&model, &target, &options);
+    let notes = target.join("NOTES.txt");
+    fs::write(&notes, "mine").unwrap();
+    let error = text(larql_vindex::extract(&model, &target, &options, &NoProgress));
+    assert!(error.contains("NOTES.txt") && error.contains("move them away"), "{error}");
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "mine");
+    fs::remove_file(&notes).unwrap();
+    extract(&model, &target, &options);
+}

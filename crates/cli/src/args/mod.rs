@@ -154,15 +154,23 @@ pub(crate) enum LabelsWhen {
 pub(crate) struct LabelFlags {
     /// How a token is scored against a feature's output direction: `cosine` (only the direction
     /// counts), `dot` (tokens of large norm win) or `centred` (cosine after the mean row is taken
-    /// off: fewest hub tokens, loses function words)
-    #[arg(long, default_value = "cosine", value_parser = values::score())]
-    pub(crate) score: LabelScore,
-    /// Tokens that a label keeps for each sign
-    #[arg(long, value_name = "K", default_value_t = 10)]
-    pub(crate) top_tokens: usize,
+    /// off: fewest hub tokens, loses function words) [default: as the labels that are there, else
+    /// cosine]
+    #[arg(long, value_parser = values::score())]
+    pub(crate) score: Option<LabelScore>,
+    /// Tokens that a label keeps for each sign [default: as the labels that are there, else 10]
+    #[arg(long, value_name = "K")]
+    pub(crate) top_tokens: Option<usize>,
     /// Layers: `3`, `A..B` (B excluded) or `A..=B` [default: all]
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<LayerRange>,
+}
+
+impl LabelFlags {
+    /// Whether any was given.
+    pub(crate) fn any(&self) -> bool {
+        self.score.is_some() || self.top_tokens.is_some() || self.layers.is_some()
+    }
 }
 
 #[derive(Debug, Subcommand)]

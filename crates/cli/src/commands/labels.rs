@@ -24,6 +24,10 @@ pub(crate) fn run(args: &Labels, context: &Context) -> Result<(), Failure> {
         drop(bars);
         return context.emit(&report);
     }
+    if args.flags.any() {
+        let what = "--score, --top-tokens and --layers say how labels are computed";
+        return Err(Diagnostic::new(what).help("add --compute or --resume").into());
+    }
     let session = Session::open(&args.vindex, context)?;
     match args.layer {
         Some(layer) => context.emit(&layer_rows(&session, layer)?),
@@ -39,7 +43,7 @@ pub(super) fn compute(
     anew: bool,
     progress: &dyn Progress,
 ) -> Result<LabelReport, Failure> {
-    Ok(labels::compute(vindex, cpu, &options(vindex, flags, anew), progress)?)
+    Ok(labels::compute(vindex, cpu, &options(vindex, flags, anew)?, progress)?)
 }
 
 /// Begins the label file with its first label: commands that show features fill in the others.
@@ -48,7 +52,7 @@ pub(super) fn begin(vindex: &Vindex, cpu: &Cpu, flags: &LabelFlags) -> Result<()
     if vindex.level() == Level::Browse {
         return Ok(());
     }
-    let labels = LazyLabels::open(vindex, cpu, &options(vindex, flags, false))?;
+    let labels = LazyLabels::open(vindex, cpu, &options(vindex, flags, false)?)?;
     labels.get(&[(vindex.layers().start, 0)])?;
     match labels.not_kept() {
         None => Ok(()),
@@ -56,13 +60,23 @@ pub(super) fn begin(vindex: &Vindex, cpu: &Cpu, flags: &LabelFlags) -> Result<()
     }
 }
 
-fn options(vindex: &Vindex, flags: &LabelFlags, anew: bool) -> LabelOptions {
-    LabelOptions {
-        top_tokens: flags.top_tokens,
-        score: flags.score,
+/// What the flags ask for; where they are silent and labels are kept, as those were made.
+fn options(vindex: &Vindex, flags: &LabelFlags, anew: bool) -> Result<LabelOptions, Failure> {
+    let kept = if anew { None } else { labels::Labels::open(vindex)? };
+    let usual = match kept {
+        Some(kept) => LabelOptions {
+            top_tokens: kept.top_tokens(),
+            score: kept.score(),
+            ..LabelOptions::default()
+        },
+        None => LabelOptions::default(),
+    };
+    Ok(LabelOptions {
+        top_tokens: flags.top_tokens.unwrap_or(usual.top_tokens),
+        score: flags.score.unwrap_or(usual.score),
         layers: flags.layers.map(|range| range.resolve(vindex.config().n_layers)),
         anew,
-    }
+    })
 }
 
 impl Report for LabelReport {
