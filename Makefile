@@ -21,8 +21,15 @@ demo:
 	$(CARGO) build --release --locked -p larql-cli
 	scripts/demo.sh target/release/larql
 
-# The command that fetches is built in the tests' own profile, so nothing is compiled twice.
-test: model
+# The binary that fetches is the one that the tests are about to use: built with the whole workspace,
+# so that no dependency is compiled twice with other features.
+test:
+	$(CARGO) test --workspace --locked --no-run
+ifeq ($(LARQL_SKIP_MODEL_TESTS),1)
+	@echo "LARQL_SKIP_MODEL_TESTS=1: the model is not fetched"
+else
+	"$${CARGO_TARGET_DIR:-target}/debug/larql" pull gemma-3-270m
+endif
 	$(CARGO) test --workspace --locked
 	@echo "all tests passed"
 
@@ -31,11 +38,7 @@ test-hub:
 	$(CARGO) test --workspace --locked --features larql-cli/hub --test hub
 
 model:
-ifeq ($(LARQL_SKIP_MODEL_TESTS),1)
-	@echo "LARQL_SKIP_MODEL_TESTS=1: the model is not fetched"
-else
 	$(CARGO) run --quiet --locked -p larql-cli -- pull gemma-3-270m
-endif
 
 lint:
 	$(CARGO) fmt --all --check

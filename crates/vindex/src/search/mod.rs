@@ -8,7 +8,7 @@
 //! use larql_vindex::{Vindex, search::Search};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let vindex = Vindex::open("gemma-3-270m.vindex".as_ref())?;
+//! let vindex = Vindex::open("gemma-3-270m.vindex")?;
 //! let cpu = Cpu::new(None, None)?;
 //! let search = Search::new(&vindex, &cpu);
 //! let query = search.embedding(9079)?; // [hidden_size]
