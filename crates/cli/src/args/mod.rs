@@ -358,6 +358,8 @@ pub(crate) struct Residency {
     pub(crate) vindex: PathBuf,
 }
 
+// The comments are help texts first: brackets and addresses stand in them as users type them.
+#[allow(rustdoc::broken_intra_doc_links, rustdoc::bare_urls)]
 #[derive(Debug, Args)]
 pub(crate) struct Pull {
     /// The model: gemma-3-270m, hf://ORG/REPO[@REVISION] or hf://ORG/REPO[@REVISION]/FILE.gguf
