@@ -2,7 +2,7 @@
 
 use larql_compute::{ComputeError, Matrix, dequantize_row};
 
-use super::unembedding::length;
+use crate::search::norm::length;
 
 /// Columns that are turned into rows together: they share cache lines of the destination.
 const TILE: usize = 16;

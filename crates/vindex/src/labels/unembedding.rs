@@ -9,6 +9,7 @@ use larql_compute::{
 use zerocopy::IntoBytes;
 
 use super::directions::{Direction, Directions};
+use crate::search::norm::length;
 
 /// Bytes of packed rows that are held at a time.
 const PANEL_BYTES: usize = 4 << 20;
@@ -366,18 +367,4 @@ fn row_length(row: &[f32], index: usize) -> Result<f32, ComputeError> {
         });
     }
     Ok(if length < SHORTEST { 0.0 } else { length as f32 })
-}
-
-/// Euclidean length, in float64: no value of float32 overflows or underflows there.
-pub(super) fn length(x: &[f32]) -> f64 {
-    // Eight sums, so that additions need not wait for each other.
-    let mut lanes = [0.0_f64; 8];
-    let (chunks, rest) = x.as_chunks::<8>();
-    for chunk in chunks {
-        for (lane, &v) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(v) * f64::from(v);
-        }
-    }
-    let rest: f64 = rest.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
-    (lanes.iter().sum::<f64>() + rest).sqrt()
 }

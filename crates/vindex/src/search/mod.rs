@@ -24,7 +24,7 @@ mod describe;
 mod direction;
 mod feature;
 mod knn;
-mod norm;
+pub(crate) mod norm;
 mod parts;
 mod route;
 mod walk;

@@ -3,9 +3,23 @@
 use larql_checkpoint::ModelConfig;
 use larql_checkpoint::config::NormKind;
 
-/// Euclidean length, accumulated in f64.
+/// Euclidean length, in float64: no value of float32 overflows or underflows there.
+pub(crate) fn length(x: &[f32]) -> f64 {
+    // Eight sums, so that additions need not wait for each other.
+    let mut lanes = [0.0_f64; 8];
+    let (chunks, rest) = x.as_chunks::<8>();
+    for chunk in chunks {
+        for (lane, &v) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(v) * f64::from(v);
+        }
+    }
+    let rest: f64 = rest.iter().map(|&v| f64::from(v) * f64::from(v)).sum();
+    (lanes.iter().sum::<f64>() + rest).sqrt()
+}
+
+/// The same, rounded once.
 pub(super) fn l2(x: &[f32]) -> f32 {
-    x.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt() as f32
+    length(x) as f32
 }
 
 /// What the model's RMS norm or LayerNorm makes of `x` with `weight`; statistics in f64.
