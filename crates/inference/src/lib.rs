@@ -1,0 +1,1 @@
+//! The forward pass over a vindex, and what is built on it: generation, tracing, attribution.
