@@ -1,1 +1,6 @@
 //! The forward pass over a vindex, and what is built on it: generation, tracing, attribution.
+#![forbid(unsafe_code)]
+
+mod error;
+
+pub use error::InferenceError;
