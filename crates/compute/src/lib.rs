@@ -4,6 +4,7 @@
 
 mod activation;
 mod arch;
+mod attention;
 pub mod bandwidth;
 pub mod blocks;
 mod coarse;
@@ -16,9 +17,11 @@ mod linear;
 mod matrix;
 mod pool;
 mod top_k;
+mod vector;
 
 pub use activation::Q8Activation;
 pub use arch::Isa;
+pub use attention::{AttentionShape, KvBuffer, KvShape};
 pub use blocks::{convert_row, dequantize_row, quantize_row};
 pub use coarse::{CoarseScan, Extremes, Found, Queries, Rescore, RowPanel};
 pub use cpu::Cpu;
@@ -28,3 +31,4 @@ pub use linear::Activations;
 pub use matrix::Matrix;
 pub use pool::{Pool, Ranges};
 pub use top_k::{Order, Scored, TopK};
+pub use vector::Nonlinearity;

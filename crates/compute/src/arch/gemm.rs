@@ -42,6 +42,62 @@ pub(crate) fn matmul(
     });
 }
 
+/// `c = a bᵀ`: `a` is `[m, k]`, `b` is `[n, k]`, `c` is `[m, n]`; on this thread.
+pub(crate) fn product_transposed(a: &[f32], b: &[f32], k: usize, c: &mut [f32]) {
+    let (m, n) = (a.len() / k, b.len() / k);
+    assert!(a.len() == m * k && b.len() == n * k && c.len() == m * n, "shapes of a product");
+    let (b_row, b_col) = (1, k as isize);
+    // SAFETY: the asserted lengths are those of row-major matrices of these shapes.
+    unsafe { product(a.as_ptr(), b.as_ptr(), [m, k, n], (b_row, b_col), false, c.as_mut_ptr()) }
+}
+
+/// `c += a b`: `a` is `[m, k]`, `b` is `[k, n]`, `c` is `[m, n]`; on this thread.
+pub(crate) fn add_product(a: &[f32], b: &[f32], k: usize, c: &mut [f32]) {
+    let (m, n) = (a.len() / k, b.len() / k);
+    assert!(a.len() == m * k && b.len() == n * k && c.len() == m * n, "shapes of a product");
+    // SAFETY: as in `product_transposed`.
+    unsafe { product(a.as_ptr(), b.as_ptr(), [m, k, n], (n as isize, 1), true, c.as_mut_ptr()) }
+}
+
+/// `c = a b`, or `c += a b`, with `a` and `c` row-major and `b` by its strides of row and column.
+///
+/// # Safety
+/// The pointers hold matrices of these shapes, and nobody else uses `c` meanwhile.
+unsafe fn product(
+    a: *const f32,
+    b: *const f32,
+    [m, k, n]: [usize; 3],
+    (b_row, b_col): (isize, isize),
+    add: bool,
+    c: *mut f32,
+) {
+    let (k_row, n_row, alpha) = (k as isize, n as isize, if add { 1.0_f32 } else { 0.0 });
+    // SAFETY: this function's contract; `n_row` and `k_row` are the strides of row-major matrices.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c,
+            1,
+            n_row,
+            add,
+            a,
+            1,
+            k_row,
+            b,
+            b_col,
+            b_row,
+            alpha,
+            1.0_f32,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
+
 /// `y`, of which every worker writes the columns of its own rows of the matrix.
 struct Output {
     y: *mut f32,

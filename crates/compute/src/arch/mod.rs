@@ -6,8 +6,11 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub(crate) mod gemm;
+mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
+
+pub(crate) use vector::VectorKernels;
 
 use crate::coarse::TileKernel;
 use crate::kernels::scalar;
@@ -110,6 +113,11 @@ impl Kernels {
 
     pub(crate) fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// The float32 arithmetic between products.
+    pub(crate) fn vector(&self) -> VectorKernels {
+        VectorKernels::of(self.isa)
     }
 
     /// The canonical dot product of a row with `x`.

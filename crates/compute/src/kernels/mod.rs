@@ -6,6 +6,7 @@
 
 pub(crate) mod integers;
 pub(crate) mod scalar;
+pub(crate) mod vector;
 
 /// Accumulators of the canonical float32 dot product: element `i` belongs to lane `i % 32`.
 pub(crate) const LANES: usize = 32;
