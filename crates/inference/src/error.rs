@@ -27,4 +27,7 @@ pub enum InferenceError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// No token has a finite logit.
+    #[error("no token can be chosen: every logit is minus infinity")]
+    NoToken,
 }

@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod sample;
 
 pub use error::InferenceError;
