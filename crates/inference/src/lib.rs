@@ -3,5 +3,6 @@
 
 mod error;
 pub mod sample;
+pub mod text;
 
 pub use error::InferenceError;
