@@ -49,7 +49,7 @@ impl Cpu {
     ) -> Result<(), ComputeError> {
         check("the bias", weight.len(), bias.len())?;
         let kernels = self.kernels().vector();
-        self.each_vector(x, weight.len(), out, |x, o| kernels.layer_norm(x, weight, bias, eps, o))
+        self.each_vector(x, weight.len(), out, |x, o| kernels.layer_norm(x, [weight, bias], eps, o))
     }
 
     /// `gate = f(gate) * up`, element by element; `gate = f(gate)` without `up`.

@@ -27,7 +27,42 @@ pub enum InferenceError {
         /// What is allowed.
         expected: &'static str,
     },
-    /// No token has a finite logit.
-    #[error("no token can be chosen: every logit is minus infinity")]
-    NoToken,
+    /// The text does not fit its context.
+    #[error(
+        "the context of {context} tokens is full: it holds {held}, and {asked} more were given; \
+         ask for a longer one, or for the oldest tokens to be forgotten (shift)"
+    )]
+    ContextFull {
+        /// Positions of the context.
+        context: usize,
+        /// Tokens held.
+        held: usize,
+        /// Tokens given.
+        asked: usize,
+    },
+    /// A context beyond the learned positions of the model.
+    #[error(
+        "a context of {asked} tokens was asked for, but the model has learned positions for \
+         {context_length} only"
+    )]
+    ContextBeyondModel {
+        /// Positions asked for.
+        asked: usize,
+        /// Positions of the model.
+        context_length: usize,
+    },
+    /// A token that the embedding has no row for.
+    #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
+    NoSuchToken {
+        /// The token.
+        token: u32,
+        /// Rows of the embedding.
+        vocab_size: usize,
+    },
+    /// Logits of an empty text.
+    #[error("the text is empty: feed it at least one token before asking for the next one")]
+    NothingFed,
+    /// A walk over experts.
+    #[error("--ffn walk is not implemented for mixtures of experts: use --ffn dense")]
+    WalkOverExperts,
 }

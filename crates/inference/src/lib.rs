@@ -1,8 +1,41 @@
 //! The forward pass over a vindex, and what is built on it: generation, tracing, attribution.
+//!
+//! ```no_run
+//! use larql_checkpoint::tokenizer::EncodeOptions;
+//! use larql_compute::Cpu;
+//! use larql_inference::{CacheOptions, KvDtype, Model, Overflow};
+//! use larql_vindex::Vindex;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let vindex = Vindex::open("gemma-3-270m.vindex")?;
+//! let cpu = Cpu::new(None, None)?;
+//! let model = Model::load(&vindex, &cpu)?;
+//! let options = CacheOptions { context: 512, kv: KvDtype::F16, overflow: Overflow::Error };
+//! let mut text = model.state(options)?;
+//! let prompt = vindex.tokenizer()?.encode("Paris is the capital of", EncodeOptions::PROMPT)?;
+//! model.feed(&mut text, &prompt)?;
+//! for next in model.top_k(&mut text, 5)? {
+//!     println!("{:+.3} token {}", next.score, next.row);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
+mod attention;
 mod error;
-pub mod sample;
-pub mod text;
+mod ffn;
+mod forward;
+mod hooks;
+mod model;
+mod moe;
+mod profile;
+mod rope;
+mod state;
 
 pub use error::InferenceError;
+pub use ffn::{FfnMode, Keep};
+pub use hooks::{Hooks, NoHooks, Point};
+pub use model::Model;
+pub use profile::{Operation, Profile};
+pub use state::{CacheOptions, KvDtype, Overflow, State};

@@ -104,7 +104,6 @@ impl Tokenizer {
                 plain: OnceLock::new(),
                 parsing: OnceLock::new(),
             })),
-            controls: OnceLock::new(),
         })
     }
 }

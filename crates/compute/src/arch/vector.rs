@@ -3,12 +3,15 @@
 use super::Isa;
 use crate::kernels::vector as generic;
 
+/// The two vectors of a layer norm.
+type WeightAndBias<'a> = [&'a [f32]; 2];
+
 /// The float32 arithmetic between products, of one instruction set. Lengths are the callers' to
 /// check; what does not fit is cut to the shorter slice.
 #[derive(Clone, Copy)]
 pub(crate) struct VectorKernels {
     rms_norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
-    layer_norm: unsafe fn(&[f32], &[f32], &[f32], f32, &mut [f32]),
+    layer_norm: unsafe fn(&[f32], WeightAndBias<'_>, f32, &mut [f32]),
     silu: unsafe fn(&mut [f32]),
     gelu_tanh: unsafe fn(&mut [f32]),
     multiply: unsafe fn(&mut [f32], &[f32]),
@@ -27,8 +30,8 @@ macro_rules! table {
             generic::rms_norm(x, weight, eps, out);
         }
         $(#[$features])?
-        fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
-            generic::layer_norm(x, weight, bias, eps, out);
+        fn layer_norm(x: &[f32], weight_and_bias: WeightAndBias<'_>, eps: f32, out: &mut [f32]) {
+            generic::layer_norm(x, weight_and_bias, eps, out);
         }
         $(#[$features])?
         fn silu(x: &mut [f32]) {
@@ -98,9 +101,9 @@ impl VectorKernels {
     }
 
     /// `out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias`.
-    pub(crate) fn layer_norm(&self, x: &[f32], w: &[f32], b: &[f32], eps: f32, out: &mut [f32]) {
+    pub(crate) fn layer_norm(&self, x: &[f32], wb: WeightAndBias<'_>, eps: f32, out: &mut [f32]) {
         // SAFETY: as in `rms_norm`.
-        unsafe { (self.layer_norm)(x, w, b, eps, out) }
+        unsafe { (self.layer_norm)(x, wb, eps, out) }
     }
 
     /// `x * sigmoid(x)` in place.

@@ -54,7 +54,7 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 
 /// `out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias`.
 #[inline(always)]
-pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
+pub(crate) fn layer_norm(x: &[f32], [weight, bias]: [&[f32]; 2], eps: f32, out: &mut [f32]) {
     let mean = sum_of(x, |sum, v| sum + v) / x.len() as f32;
     let squares = |sum: f32, v: f32| {
         let d = v - mean;
@@ -102,7 +102,7 @@ pub(crate) fn silu(x: &mut [f32]) {
 /// `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
 #[inline(always)]
 pub(crate) fn gelu_tanh(x: &mut [f32]) {
-    const TWO_ROOT: f32 = 1.595_769_1; // 2 sqrt(2 / pi)
+    const TWO_ROOT: f32 = 1.595_769; // 2 sqrt(2 / pi)
     for x in x {
         let cubic = (0.044_715 * *x * *x).mul_add(*x, *x);
         *x /= 1.0 + exp(-TWO_ROOT * cubic);

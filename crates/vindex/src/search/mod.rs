@@ -32,7 +32,7 @@ mod walk;
 pub use describe::{DescribeOptions, DescribedPart, Description, MAX_DESCRIBED_TOKENS, WrittenBy};
 pub use direction::OutputDirections;
 pub use feature::FeatureFacts;
-pub use route::Routing;
+pub use route::{Routing, choose_experts};
 pub use walk::{Query, Walk, WalkLayer, WalkOptions};
 
 use larql_compute::Cpu;

@@ -1,6 +1,6 @@
 //! Which experts the router of a mixture-of-experts layer chooses for a residual.
 
-use larql_checkpoint::config::Gating;
+use larql_checkpoint::config::{Gating, Moe};
 use larql_checkpoint::{Role, TensorId};
 use larql_compute::{ComputeError, Order, TopK};
 
@@ -32,26 +32,40 @@ impl Search<'_> {
         let router = self.vindex.require(TensorId::layer(Role::FfnGateInp, layer))?;
         let mut logits = vec![0.0f32; router.rows()];
         self.cpu.matvec(router, x, &mut logits)?;
-        let weights = match moe.gating {
-            Gating::Softmax => softmax(&logits),
-            Gating::Sigmoid => logits.iter().map(|&l| 1.0 / (1.0 + (-l).exp())).collect(),
-        };
-        // The correction bias chooses experts but does not weigh them.
-        let mut choice = weights.clone();
-        if let Some(bias) = self.optional_vector(TensorId::layer(Role::ExpProbsBias, layer))? {
-            choice.iter_mut().zip(&bias).for_each(|(c, b)| *c += b);
-        }
-        if let Some(groups) = moe.groups {
-            let judged_by = if moe.gating == Gating::Sigmoid { 2 } else { 1 };
-            keep_best_groups(&mut choice, groups.count, groups.used, judged_by)?;
-        }
-        let mut top = TopK::new(moe.n_experts_used, Order::Signed);
-        for (expert, &score) in choice.iter().enumerate() {
-            top.push(expert, score).map_err(|_| VindexError::NanRouter { layer, expert })?;
-        }
-        let chosen = top.into_sorted();
-        Ok(chosen.into_iter().map(|c| Routing { expert: c.row, weight: weights[c.row] }).collect())
+        let bias = self.optional_vector(TensorId::layer(Role::ExpProbsBias, layer))?;
+        choose_experts(layer, moe, &logits, bias.as_deref())
     }
+}
+
+/// The experts that router `logits` (`[n_experts]`) of `layer` choose, the strongest first;
+/// `score_bias` decides with them and does not weigh. See [`Search::route`].
+///
+/// # Errors
+/// Logits that give NaN, by the expert.
+pub fn choose_experts(
+    layer: usize,
+    moe: &Moe,
+    logits: &[f32],
+    score_bias: Option<&[f32]>,
+) -> Result<Vec<Routing>, VindexError> {
+    let weights = match moe.gating {
+        Gating::Softmax => softmax(logits),
+        Gating::Sigmoid => logits.iter().map(|&l| 1.0 / (1.0 + (-l).exp())).collect(),
+    };
+    let mut choice = weights.clone();
+    if let Some(bias) = score_bias {
+        choice.iter_mut().zip(bias).for_each(|(c, b)| *c += b);
+    }
+    if let Some(groups) = moe.groups {
+        let judged_by = if moe.gating == Gating::Sigmoid { 2 } else { 1 };
+        keep_best_groups(&mut choice, groups.count, groups.used, judged_by)?;
+    }
+    let mut top = TopK::new(moe.n_experts_used, Order::Signed);
+    for (expert, &score) in choice.iter().enumerate() {
+        top.push(expert, score).map_err(|_| VindexError::NanRouter { layer, expert })?;
+    }
+    let chosen = top.into_sorted();
+    Ok(chosen.into_iter().map(|c| Routing { expert: c.row, weight: weights[c.row] }).collect())
 }
 
 fn softmax(logits: &[f32]) -> Vec<f32> {
