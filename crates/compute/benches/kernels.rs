@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use larql_compute::conformance::{Case, Values};
-use larql_compute::{Cpu, Dtype, Matrix, bandwidth};
+use larql_compute::{Activations, Cpu, Dtype, Matrix, bandwidth};
 
 const ROWS: usize = 10_240;
 const COLS: usize = 2_560;
@@ -63,9 +63,10 @@ fn bench_dtype(criterion: &mut Criterion, cpu: &Cpu, dtype: Dtype, lines: &RefCe
     let bytes = m.bytes().repeat(copies);
     let all = Matrix::new(dtype, ROWS * copies, COLS, &bytes).expect("whole copies");
     let turn = Cell::new(0);
-    let q8 = cpu.quantize_activation(case.x()).expect("finite");
+    let mut activations = Activations::default();
+    activations.set(cpu, case.x(), 1).expect("finite");
     let mut y = vec![0.0; ROWS];
-    check(cpu, &case, &q8);
+    check(cpu, &case, &activations);
     let mut group = criterion.benchmark_group("matvec");
     group.throughput(Throughput::Bytes(size as u64));
     for path in ["f32_exact", "q8"] {
@@ -79,7 +80,7 @@ fn bench_dtype(criterion: &mut Criterion, cpu: &Cpu, dtype: Dtype, lines: &RefCe
                     let m = all.row_range(first..first + ROWS);
                     let start = Instant::now();
                     match path {
-                        "q8" => cpu.matvec_q8(m, &q8, black_box(&mut y)),
+                        "q8" => cpu.project(m, &activations, black_box(&mut y)),
                         _ => cpu.matvec(m, case.x(), black_box(&mut y)),
                     }
                     .expect("the lengths fit");
@@ -99,14 +100,14 @@ fn bench_dtype(criterion: &mut Criterion, cpu: &Cpu, dtype: Dtype, lines: &RefCe
 }
 
 /// The first rows of both paths, bit for bit against the scalar twin.
-fn check(cpu: &Cpu, case: &Case, q8: &larql_compute::Q8Activation) {
+fn check(cpu: &Cpu, case: &Case, x: &Activations) {
     let twin = Case::twin().expect("every machine has the scalar kernels");
     let m = case.matrix().expect("whole blocks").row_range(0..CHECKED);
     let (mut expected, mut found) = ([0.0; CHECKED], [0.0; CHECKED]);
     twin.matvec(m, case.x(), &mut expected).expect("the lengths fit");
     cpu.matvec(m, case.x(), &mut found).expect("the lengths fit");
     assert_eq!(expected, found, "{} f32_exact", case.dtype);
-    twin.matvec_q8(m, q8, &mut expected).expect("the lengths fit");
-    cpu.matvec_q8(m, q8, &mut found).expect("the lengths fit");
+    twin.project(m, x, &mut expected).expect("the lengths fit");
+    cpu.project(m, x, &mut found).expect("the lengths fit");
     assert_eq!(expected, found, "{} q8", case.dtype);
 }

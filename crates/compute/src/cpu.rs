@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::arch::{Kernels, gemm};
 use crate::pool::{Ranges, physical_cores};
-use crate::{ComputeError, Isa, Matrix, Order, Pool, Q8Activation, Scored, TopK};
+use crate::{ComputeError, Isa, Matrix, Order, Pool, Scored, TopK};
 
 /// Elements of the matrix that one worker takes at a time: some ten microseconds of work, so that
 /// taking it costs little and the last worker is never late by much.
@@ -155,36 +155,13 @@ impl Cpu {
         best.into_inner().unwrap_or_else(PoisonError::into_inner).map(TopK::into_sorted)
     }
 
-    /// `x` in int8, for [`matvec_q8`](Self::matvec_q8).
-    ///
-    /// # Errors
-    /// [`ComputeError::NotFinite`] names the position of a NaN or an infinity.
-    pub fn quantize_activation(&self, x: &[f32]) -> Result<Q8Activation, ComputeError> {
-        Q8Activation::new(x)
-    }
-
-    /// `y = m x` with a quantised `x` of `cols` values: integer dot products for the block
-    /// formats. Float matrices have none; they are multiplied by the values that `x` stands for.
-    ///
-    /// # Errors
-    /// Wrong lengths.
-    pub fn matvec_q8(
+    /// Fills `y` with one number a row, in parallel.
+    pub(crate) fn each_row(
         &self,
         m: Matrix<'_>,
-        x: &Q8Activation,
         y: &mut [f32],
-    ) -> Result<(), ComputeError> {
-        check_len("the activation", m.cols(), x.len())?;
-        if m.dtype().block_len() == 1 {
-            return self.matvec(m, &x.dequantize(), y);
-        }
-        check_len("the output", m.rows(), y.len())?;
-        self.each_row(m, y, |row| self.kernels.dot_q8(m.dtype(), row, x));
-        Ok(())
-    }
-
-    /// Fills `y` with one number a row, in parallel.
-    fn each_row(&self, m: Matrix<'_>, y: &mut [f32], number: impl Fn(&[u8]) -> f32 + Sync) {
+        number: impl Fn(&[u8]) -> f32 + Sync,
+    ) {
         self.pool.for_each_chunk(y, grain(m), |first, chunk| {
             for (i, y) in chunk.iter_mut().enumerate() {
                 *y = number(m.row_bytes(first + i));
@@ -229,7 +206,11 @@ fn check_row(m: Matrix<'_>, row: usize) -> Result<(), ComputeError> {
     Err(ComputeError::RowOutOfRange { row, rows: m.rows() })
 }
 
-fn check_len(what: &'static str, expected: usize, found: usize) -> Result<(), ComputeError> {
+pub(crate) fn check_len(
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), ComputeError> {
     if expected == found {
         return Ok(());
     }

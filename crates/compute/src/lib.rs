@@ -19,7 +19,7 @@ mod pool;
 mod top_k;
 mod vector;
 
-pub use activation::Q8Activation;
+pub use activation::Activations;
 pub use arch::Isa;
 pub use attention::{AttentionShape, KvBuffer, KvShape};
 pub use blocks::{convert_row, dequantize_row, quantize_row};
@@ -27,7 +27,6 @@ pub use coarse::{CoarseScan, Extremes, Found, Queries, Rescore, RowPanel};
 pub use cpu::Cpu;
 pub use dtype::Dtype;
 pub use error::ComputeError;
-pub use linear::Activations;
 pub use matrix::Matrix;
 pub use pool::{Pool, Ranges};
 pub use top_k::{Order, Scored, TopK};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use larql_compute::conformance::{Case, Values, cases};
-use larql_compute::{ComputeError, Cpu, Dtype, Isa, Matrix, Order, Q8Activation, Scored, TopK};
+use larql_compute::{Activations, ComputeError, Cpu, Dtype, Isa, Matrix, Order, Scored, TopK};
 
 /// The devices under test: every instruction set, on several numbers of threads.
 fn devices() -> Vec<Cpu> {
@@ -88,22 +88,36 @@ fn integer_products_are_bit_equal_and_within_the_proven_bound() {
     let devices = devices();
     for case in cases() {
         let (m, twin) = (case.matrix().unwrap(), Case::twin().unwrap());
-        let q8 = twin.quantize_activation(case.x()).unwrap();
         let mut expected = vec![0.0; case.rows];
-        twin.matvec_q8(m, &q8, &mut expected).unwrap();
-        check_bound(&case, m, &q8, &expected);
+        twin.project(m, &activations(&twin, case.x(), 1), &mut expected).unwrap();
+        check_bound(&case, m, &expected);
         for cpu in &devices {
             let mut found = vec![0.0; case.rows];
-            cpu.matvec_q8(m, &q8, &mut found).unwrap();
-            assert_same("matvec_q8", cpu, &case, &expected, &found);
+            cpu.project(m, &activations(cpu, case.x(), 1), &mut found).unwrap();
+            assert_same("project", cpu, &case, &expected, &found);
         }
     }
 }
 
+fn activations(cpu: &Cpu, x: &[f32], n: usize) -> Activations {
+    let mut activations = Activations::default();
+    activations.set(cpu, x, n).unwrap();
+    activations
+}
+
+/// What the integer product multiplies by: `x` on a grid of max|x| / 127 for each 32 elements.
+fn on_its_grid(x: &[f32]) -> Vec<f32> {
+    let block = |block: &[f32]| {
+        let scale = block.iter().fold(0.0_f32, |max, v| max.max(v.abs())) / 127.0;
+        block.iter().map(|v| scale * (v / scale).round_ties_even()).collect::<Vec<f32>>()
+    };
+    x.chunks(32).flat_map(block).collect()
+}
+
 /// |g.x - integer product| <= |g| |x - x^|, and a little for float32's own rounding.
-fn check_bound(case: &Case, m: Matrix<'_>, q8: &Q8Activation, scores: &[f32]) {
+fn check_bound(case: &Case, m: Matrix<'_>, scores: &[f32]) {
     let twin = Case::twin().unwrap();
-    let x_hat = q8.dequantize();
+    let x_hat = on_its_grid(case.x());
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|v| v * v).sum::<f64>().sqrt();
     let error = norm(&mut case.x().iter().zip(&x_hat).map(|(a, b)| f64::from(*a) - f64::from(*b)));
     let mut weights = vec![0.0; case.cols];
@@ -113,7 +127,7 @@ fn check_bound(case: &Case, m: Matrix<'_>, q8: &Q8Activation, scores: &[f32]) {
         let exact: f64 = terms.sum();
         let length = norm(&mut weights.iter().map(|g| f64::from(*g)));
         let reach = length * norm(&mut case.x().iter().map(|x| f64::from(*x)));
-        let bound = length * error + 4e-6 * reach + minimums_slack(case, q8);
+        let bound = length * error + 4e-6 * reach + minimums_slack(case);
         assert!(
             (exact - f64::from(score)).abs() <= bound,
             "{} {}x{} {:?} row {row}: {score} against {exact}, bound {bound}",
@@ -127,7 +141,7 @@ fn check_bound(case: &Case, m: Matrix<'_>, q8: &Q8Activation, scores: &[f32]) {
 
 /// What float32's rounding can add where `d * q` and the minimum cancel: it is relative to them,
 /// not to their difference, so to the largest minimum of the case (63 sub-scales).
-fn minimums_slack(case: &Case, q8: &Q8Activation) -> f64 {
+fn minimums_slack(case: &Case) -> f64 {
     let has_minimums =
         matches!(case.dtype, Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q2K | Dtype::Q4K | Dtype::Q5K);
     if !has_minimums {
@@ -137,7 +151,7 @@ fn minimums_slack(case: &Case, q8: &Q8Activation) -> f64 {
         Values::Ordinary => 0.01,
         Values::Extreme => 65_504.0,
     };
-    let total: f64 = q8.dequantize().iter().map(|v| f64::from(v.abs())).sum();
+    let total: f64 = on_its_grid(case.x()).iter().map(|v| f64::from(v.abs())).sum();
     2e-6 * 63.0 * factor * total
 }
 
@@ -151,8 +165,7 @@ fn tolerances_of_the_table_hold() {
         let m = case.matrix().unwrap();
         let (mut float, mut integer) = (vec![0.0; 40], vec![0.0; 40]);
         cpu.matvec(m, case.x(), &mut float).unwrap();
-        let q8 = cpu.quantize_activation(case.x()).unwrap();
-        cpu.matvec_q8(m, &q8, &mut integer).unwrap();
+        cpu.project(m, &activations(&cpu, case.x(), 1), &mut integer).unwrap();
         let (mut float_error, mut integer_error) = (0.0_f64, 0.0_f64);
         let mut weights = vec![0.0; case.cols];
         for row in 0..40 {
@@ -278,8 +291,8 @@ fn wrong_lengths_are_errors() {
     assert!(wrong(cpu.dot_row(m, 0, &three).unwrap_err()));
     assert!(wrong(cpu.axpy_row(m, 0, 1.0, &mut three).unwrap_err()));
     assert!(wrong(cpu.top_k_rows(m, &three, 1, Order::Abs).unwrap_err()));
-    let q8 = cpu.quantize_activation(&three).unwrap();
-    assert!(wrong(cpu.matvec_q8(m, &q8, &mut three).unwrap_err()));
+    assert!(wrong(cpu.project(m, &activations(&cpu, &four, 1), &mut three).unwrap_err()));
+    assert!(wrong(cpu.project(m, &activations(&cpu, case.x(), 1), &mut four).unwrap_err()));
     assert_eq!(
         cpu.dot_row(m, 3, case.x()).unwrap_err(),
         ComputeError::RowOutOfRange { row: 3, rows: 3 }

@@ -55,7 +55,7 @@ impl Model<'_> {
         state.profile.mark(Operation::Attention, 0);
 
         resize(&mut work.out, wanted * config.hidden_size);
-        work.activations.set(&work.attended, wanted)?;
+        work.activations.set(self.cpu, &work.attended, wanted)?;
         cpu.project(layer.attn_output.matrix, &work.activations, &mut work.out)?;
         layer.attn_output.add_bias(&mut work.out);
         state.profile.mark(Operation::AttnOutput, layer.attn_output.matrix.bytes().len());
@@ -75,7 +75,7 @@ impl Model<'_> {
         resize(&mut work.q, wanted * q.matrix.rows());
         resize(&mut work.k, n * k.matrix.rows());
         resize(&mut work.v, n * v.matrix.rows());
-        work.activations.set(&work.h, n)?;
+        work.activations.set(self.cpu, &work.h, n)?;
         let (keys, values) = ((k.matrix, &mut work.k[..]), (v.matrix, &mut work.v[..]));
         if wanted == n {
             let queries = (q.matrix, &mut work.q[..]);
@@ -84,7 +84,7 @@ impl Model<'_> {
             cpu.project_all(&mut [keys, values], &work.activations)?;
         }
         if wanted < n && wanted > 0 {
-            work.activations.set(&work.h[(n - wanted) * hidden..], wanted)?;
+            work.activations.set(self.cpu, &work.h[(n - wanted) * hidden..], wanted)?;
             cpu.project(q.matrix, &work.activations, &mut work.q)?;
         }
         q.add_bias(&mut work.q);
@@ -136,7 +136,7 @@ impl Model<'_> {
         let n = work.h.len() / config.hidden_size;
 
         resize(&mut work.k, n * width);
-        work.activations.set(&work.h, n)?;
+        work.activations.set(self.cpu, &work.h, n)?;
         cpu.project(latent.kv_a, &work.activations, &mut work.k)?;
         let mut normed = vec![0.0; rank];
         for row in work.k.chunks_exact_mut(width) {
@@ -150,7 +150,7 @@ impl Model<'_> {
             }
             return Ok(());
         }
-        work.activations.set(&work.h[(n - wanted) * config.hidden_size..], wanted)?;
+        work.activations.set(self.cpu, &work.h[(n - wanted) * config.hidden_size..], wanted)?;
         resize(&mut work.heads, wanted * config.n_heads * config.head_dim);
         match &latent.query {
             LatentQuery::Direct(q) => cpu.project(*q, &work.activations, &mut work.heads)?,
@@ -159,7 +159,7 @@ impl Model<'_> {
                 cpu.project(*a, &work.activations, &mut work.q)?;
                 resize(&mut work.v, work.q.len());
                 norm.apply(cpu, &work.q, &mut work.v)?;
-                work.activations.set(&work.v, wanted)?;
+                work.activations.set(self.cpu, &work.v, wanted)?;
                 cpu.project(*b, &work.activations, &mut work.heads)?;
             }
         }
@@ -247,9 +247,9 @@ fn product(
     y: &mut [f32],
 ) -> Result<(), InferenceError> {
     if n == 1 {
-        cpu.matvec(m, x, y)?
+        cpu.matvec(m, x, y)?;
     } else {
-        cpu.matmul(m, x, n, y)?
+        cpu.matmul(m, x, n, y)?;
     }
     Ok(())
 }

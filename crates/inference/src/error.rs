@@ -65,4 +65,7 @@ pub enum InferenceError {
     /// A walk over experts.
     #[error("--ffn walk is not implemented for mixtures of experts: use --ffn dense")]
     WalkOverExperts,
+    /// No token has a finite logit.
+    #[error("no token can be chosen: every logit is minus infinity")]
+    NoToken,
 }

@@ -100,7 +100,7 @@ impl Model<'_> {
         let (cpu, hidden) = (self.cpu, self.config().hidden_size);
         let work = &mut state.work;
         let n = work.h.len() / hidden;
-        work.activations.set(&work.h, n)?;
+        work.activations.set(self.cpu, &work.h, n)?;
         resize(&mut work.gate, n * key.matrix.rows());
         let gate = (key.matrix, &mut work.gate[..]);
         match up {
@@ -133,7 +133,7 @@ impl Model<'_> {
         state: &mut State,
     ) -> Result<(), InferenceError> {
         let work = &mut state.work;
-        work.activations.set(&work.gate, n)?;
+        work.activations.set(self.cpu, &work.gate, n)?;
         resize(&mut work.out, n * down.matrix.rows());
         self.cpu.project(down.matrix, &work.activations, &mut work.out)?;
         down.add_bias(&mut work.out);

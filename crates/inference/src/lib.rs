@@ -31,7 +31,9 @@ mod model;
 mod moe;
 mod profile;
 mod rope;
+pub mod sample;
 mod state;
+pub mod text;
 
 pub use error::InferenceError;
 pub use ffn::{FfnMode, Keep};

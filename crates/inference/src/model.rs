@@ -174,7 +174,7 @@ impl<'a> Model<'a> {
                     match &latent.query {
                         LatentQuery::Direct(q) => add(q),
                         LatentQuery::Compressed { a, b, .. } => {
-                            [a, b].into_iter().for_each(&mut add)
+                            [a, b].into_iter().for_each(&mut add);
                         }
                     }
                     add(&latent.kv_a);

@@ -97,7 +97,7 @@ impl Model<'_> {
         let mut gate = vec![0.0; n * expert.gate.rows()];
         let work = &mut state.work;
         resize(&mut work.up, gate.len());
-        work.activations.set(x, n)?;
+        work.activations.set(self.cpu, x, n)?;
         let outputs = &mut [(expert.gate, &mut gate[..]), (expert.up, &mut work.up[..])];
         self.cpu.project_all(outputs, &work.activations)?;
         let bytes = expert.gate.bytes().len() + expert.up.bytes().len();
@@ -119,7 +119,7 @@ impl Model<'_> {
         let hidden = self.config().hidden_size;
         let work = &mut state.work;
         let activations: &mut Activations = &mut work.activations;
-        activations.set(activated, visit.positions.len())?;
+        activations.set(self.cpu, activated, visit.positions.len())?;
         resize(&mut work.normed, visit.positions.len() * hidden);
         self.cpu.project(expert.down, activations, &mut work.normed)?;
         for (&(p, weight), y) in visit.positions.iter().zip(work.normed.chunks_exact(hidden)) {

@@ -131,20 +131,37 @@ pub(super) fn mark(vocabulary: &mut Vocabulary, id_at: impl Fn(&str) -> Option<u
     ends.extend(found.iter().zip(BY_TEXT).filter(|(_, role)| role.ends).filter_map(|(id, _)| *id));
     let keys = ["eos", "eot", "eom"].map(|name| format!("tokenizer.ggml.{name}_token_id"));
     ends.extend(keys.iter().filter_map(|key| id_at(key)));
-    // Harmony's and Solar's "<|end|>" ends a message, not the answer.
-    let has = |text: &str| ends.iter().any(|&id| vocabulary.piece(id) == text);
-    let messages = has("<|return|>") && has("<|call|>") || has("<|calls|>") && has("<|flush|>");
-    if messages {
-        let end_of_message = ends.iter().copied().find(|&id| vocabulary.piece(id) == "<|end|>");
-        if let Some(end) = end_of_message {
-            vocabulary.set_kind(end, TokenKind::UserDefined);
-            ends.retain(|&id| id != end);
-        }
+    if let Some(end) = end_of_message(vocabulary, &ends) {
+        vocabulary.set_kind(end, TokenKind::UserDefined);
+        ends.retain(|&id| id != end);
     }
     ends.retain(|&id| (id as usize) < vocabulary.len());
     ends.sort_unstable();
     ends.dedup();
     ends
+}
+
+/// The tokens that end generation, ascending, where the kinds of a `tokenizer.json` are to be
+/// believed: `eos`, and the control tokens of these texts. A model's `generation_config.json` would
+/// name some of them, but it seldom comes along with its tokenizer.
+pub(super) fn ends(vocabulary: &Vocabulary, eos: Option<u32>) -> Vec<u32> {
+    let named = |&id: &u32| ENDS.contains(&vocabulary.piece(id));
+    let controls = vocabulary.ids_of_kind(&[TokenKind::Control]);
+    let mut ends: Vec<u32> = controls.into_iter().filter(named).chain(eos).collect();
+    if let Some(end) = end_of_message(vocabulary, &ends) {
+        ends.retain(|&id| id != end);
+    }
+    ends.sort_unstable();
+    ends.dedup();
+    ends
+}
+
+/// Harmony's and Solar's "<|end|>", which ends a message, not the answer.
+fn end_of_message(vocabulary: &Vocabulary, ends: &[u32]) -> Option<u32> {
+    let find = |text: &str| ends.iter().copied().find(|&id| vocabulary.piece(id) == text);
+    let has = |text: &str| find(text).is_some();
+    let messages = has("<|return|>") && has("<|call|>") || has("<|calls|>") && has("<|flush|>");
+    if messages { find("<|end|>") } else { None }
 }
 
 #[cfg(test)]
@@ -166,6 +183,25 @@ mod tests {
         let expected =
             [Control, UserDefined, UserDefined, Control, UserDefined, Control, UserDefined];
         assert_eq!(kinds, expected);
+    }
+
+    #[test]
+    fn control_tokens_end_generation_by_their_text() {
+        use TokenKind::{Control, Normal, UserDefined};
+        let ends_of = |pieces: &[(&str, TokenKind)], eos| {
+            let mut v = Vocabulary::new(Spelling::ByteLevel, 8);
+            for &(piece, kind) in pieces {
+                v.push(piece, kind).unwrap();
+            }
+            ends(&v, eos)
+        };
+        let llama = [("<|end_of_text|>", Control), ("a", Normal), ("<|eot_id|>", Control)];
+        assert_eq!(ends_of(&llama, Some(0)), [0, 2]);
+        let gemma = [("<eos>", Control), ("</s>", UserDefined), ("<end_of_turn>", Control)];
+        assert_eq!(ends_of(&gemma, Some(0)), [0, 2], "an HTML tag is no end");
+        let harmony = [("<|end|>", Control), ("<|return|>", Control), ("<|call|>", Control)];
+        assert_eq!(ends_of(&harmony, Some(1)), [1, 2]);
+        assert!(ends_of(&[("a", Normal)], None).is_empty());
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl Tokenizer {
                 plain: OnceLock::new(),
                 parsing: OnceLock::new(),
             })),
+            controls: OnceLock::new(),
         })
     }
 }

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tokenizers::{Encoding, PostProcessor};
 
+use super::control;
 use super::json_file::{Merges, Parts, Token, Vocab};
 use super::vocabulary::{METASPACE, Spelling, TokenKind, Vocabulary, byte_token};
 use super::{Engine, SpecialIds, Tokenizer, TokenizerFault};
@@ -78,7 +79,7 @@ impl Tokenizer {
             bos.is_some() && adds("add_bos_token", empty.get_ids().first() == bos.as_ref());
         let adds_eos = empty.get_ids().len() > 1 && empty.get_ids().last() == eos.as_ref();
         let add_eos = eos.is_some() && adds("add_eos_token", adds_eos);
-        let ends = eos.into_iter().collect();
+        let ends = control::ends(&vocabulary, eos);
         let chat_template = config.chat_template(dir)?;
         let space_prefix = puts_space_first(&normalizer, &pre_tokenizer);
         let engine = Engine::Json(Box::new(JsonEngine {
@@ -100,6 +101,7 @@ impl Tokenizer {
             chat_template,
             source,
             engine,
+            controls: OnceLock::new(),
         })
     }
 }

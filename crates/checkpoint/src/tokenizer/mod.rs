@@ -33,10 +33,12 @@
 mod bpe;
 mod byte_level;
 mod control;
+mod decode;
 mod detect;
 mod fault;
 mod from_gguf;
 mod from_json;
+mod guard;
 mod json_file;
 mod pretokenize;
 mod special;
@@ -57,6 +59,7 @@ use special::{Fragment, SpecialMatcher};
 use spm::Spm;
 use vocabulary::Vocabulary;
 
+pub use decode::Decoder;
 pub use fault::TokenizerFault;
 pub use vocabulary::TokenKind;
 
@@ -105,6 +108,8 @@ pub struct Tokenizer {
     chat_template: Option<String>,
     source: PathBuf,
     engine: Engine,
+    /// Finds control tokens; built on first use.
+    controls: OnceLock<SpecialMatcher>,
 }
 
 /// Ids of the tokens with a role.
@@ -145,6 +150,16 @@ impl Tokenizer {
     /// [`TokenizerFault::TextTooLong`] beyond 1 GiB; with a `tokenizer.json`, whatever its rules
     /// refuse.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, CheckpointError> {
+        self.encode_by(text, options, |out| self.encode_plain(text, options.parse_special, out))
+    }
+
+    /// BOS and EOS about the ids that `encode` appends for `text`.
+    fn encode_by(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        encode: impl FnOnce(&mut Vec<u32>) -> Result<(), CheckpointError>,
+    ) -> Result<Vec<u32>, CheckpointError> {
         const LIMIT: usize = 1 << 30;
         if text.len() > LIMIT {
             return Err(self.fault(TokenizerFault::TextTooLong { found: text.len() }));
@@ -154,10 +169,7 @@ impl Tokenizer {
             ids.extend(self.special.bos);
         }
         let added = ids.len();
-        match &self.engine {
-            Engine::Gguf(engine) => engine.encode(self, text, options.parse_special, &mut ids)?,
-            Engine::Json(engine) => engine.encode(text, options.parse_special, &mut ids)?,
-        }
+        encode(&mut ids)?;
         if added > 0 && ids.get(added) == self.special.bos.as_ref() {
             // The text, a template's output, wrote the BOS itself: one is enough.
             ids.remove(0);
@@ -168,18 +180,17 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The text of `ids`. Control tokens are left out, and so is the space that encoding puts
-    /// first; bytes that are no UTF-8 become U+FFFD.
-    pub fn decode(&self, ids: &[u32]) -> String {
-        let mut bytes = Vec::new();
-        for &id in ids {
-            match self.vocabulary.kind(id) {
-                TokenKind::Control | TokenKind::Unknown | TokenKind::Unused => {}
-                _ => bytes.extend_from_slice(&self.vocabulary.bytes(id)),
-            }
+    /// Appends the ids of `text` itself.
+    fn encode_plain(
+        &self,
+        text: &str,
+        parse_special: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), CheckpointError> {
+        match &self.engine {
+            Engine::Gguf(engine) => engine.encode(self, text, parse_special, out),
+            Engine::Json(engine) => engine.encode(text, parse_special, out),
         }
-        let text = String::from_utf8_lossy(&bytes);
-        text.strip_prefix(' ').filter(|_| self.space_prefix).unwrap_or(&text).to_owned()
     }
 
     /// Token `id` as text to show: leading spaces kept, control tokens by name, single bytes as
@@ -303,11 +314,12 @@ impl GgufEngine {
             true => (&self.parsing, &[UserDefined, Control, Unknown]),
             false => (&self.plain, &[UserDefined]),
         };
-        slot.get_or_init(|| {
-            let ids = vocabulary.ids_of_kind(kinds);
-            let keeps = ["<unk>", "<s>", "<|endoftext|>"];
-            let strips = |text: &str| self.strips_right && !keeps.contains(&text);
-            SpecialMatcher::new(vocabulary, &ids, strips)
-        })
+        slot.get_or_init(|| self.matcher_of(vocabulary, &vocabulary.ids_of_kind(kinds)))
+    }
+
+    fn matcher_of(&self, vocabulary: &Vocabulary, ids: &[u32]) -> SpecialMatcher {
+        let keeps = ["<unk>", "<s>", "<|endoftext|>"];
+        let strips = |text: &str| self.strips_right && !keeps.contains(&text);
+        SpecialMatcher::new(vocabulary, ids, strips)
     }
 }

@@ -72,9 +72,16 @@ impl SpecialMatcher {
 
     /// Cuts `text` into special tokens and the text between them, in order.
     pub(super) fn split(&self, text: &str) -> Vec<Fragment> {
+        self.split_except(text, &[])
+    }
+
+    /// The same, where no token begins at the bytes `except` (ascending).
+    pub(super) fn split_except(&self, text: &str, except: &[usize]) -> Vec<Fragment> {
         let bytes = text.as_bytes();
-        let mut heap: BinaryHeap<Candidate> =
-            (0..bytes.len()).filter_map(|start| self.longest(bytes, start, usize::MAX)).collect();
+        let mut heap: BinaryHeap<Candidate> = (0..bytes.len())
+            .filter(|start| except.binary_search(start).is_err())
+            .filter_map(|start| self.longest(bytes, start, usize::MAX))
+            .collect();
         let mut found = Vec::new();
         // Which bytes are taken. Accepted tokens come longest first, so a later one that
         // overlaps any has its first or last byte taken.
@@ -111,6 +118,12 @@ impl SpecialMatcher {
             fragments.push(Fragment::Text(at..bytes.len()));
         }
         fragments
+    }
+
+    /// Every byte of `text` at which a token stands, overlapping ones too.
+    pub(super) fn starts_in(&self, text: &str) -> Vec<usize> {
+        let bytes = text.as_bytes();
+        (0..bytes.len()).filter(|&i| self.longest(bytes, i, usize::MAX).is_some()).collect()
     }
 
     /// The longest token of at most `limit` bytes that stands at `start`.
@@ -213,6 +226,16 @@ mod tests {
             }
             assert_eq!(m.split(&text), naive(&tokens, &text), "{text:?}");
         }
+    }
+
+    #[test]
+    fn no_token_begins_at_an_exception() {
+        let m = matcher(&["<e>", "<e>x", "e>"], false);
+        let text = "<e>x<e>";
+        assert_eq!(m.starts_in(text), [0, 1, 4, 5]);
+        assert_eq!(m.split(text), [Fragment::Token(1), Fragment::Token(0)]);
+        assert_eq!(m.split_except(text, &[0, 1]), [Fragment::Text(0..4), Fragment::Token(0)]);
+        assert_eq!(m.split_except(text, &[0, 1, 4, 5]), [Fragment::Text(0..7)]);
     }
 
     #[test]

@@ -12,9 +12,10 @@ mod x86_64;
 
 pub(crate) use vector::VectorKernels;
 
+use crate::Dtype;
+use crate::activation::{Q8Vector, ToQuantize};
 use crate::coarse::TileKernel;
 use crate::kernels::scalar;
-use crate::{Dtype, Q8Activation};
 
 /// An instruction set for which larql has kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -82,7 +83,8 @@ pub(crate) fn tile_i16(isa: Isa) -> Option<TileKernel> {
 pub(crate) struct Kernels {
     isa: Isa,
     dot: unsafe fn(Dtype, &[u8], &[f32]) -> f32,
-    dot_q8: unsafe fn(Dtype, &[u8], &Q8Activation) -> f32,
+    dot_q8: unsafe fn(Dtype, &[u8], Q8Vector<'_>) -> f32,
+    quantize: unsafe fn(&mut ToQuantize<'_>),
     row: unsafe fn(Dtype, &[u8], &mut [f32]),
     axpy: unsafe fn(Dtype, &[u8], f32, &mut [f32]),
     sum: unsafe fn(&[u64]) -> u64,
@@ -93,6 +95,7 @@ impl Kernels {
         isa: Isa::Scalar,
         dot: scalar::dot,
         dot_q8: scalar::dot_q8,
+        quantize: scalar::quantize,
         row: scalar::row,
         axpy: scalar::axpy,
         sum: crate::bandwidth::sum,
@@ -129,9 +132,16 @@ impl Kernels {
 
     /// The integer dot product of a row of a block format with a quantised vector.
     #[inline]
-    pub(crate) fn dot_q8(&self, dtype: Dtype, row: &[u8], x: &Q8Activation) -> f32 {
+    pub(crate) fn dot_q8(&self, dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
         // SAFETY: as in `dot`.
         unsafe { (self.dot_q8)(dtype, row, x) }
+    }
+
+    /// Quantises a vector to int8.
+    #[inline]
+    pub(crate) fn quantize(&self, vector: &mut ToQuantize<'_>) {
+        // SAFETY: as in `dot`.
+        unsafe { (self.quantize)(vector) }
     }
 
     /// Dequantises a row.

@@ -2,7 +2,7 @@
 //!
 //! Two dot products are fixed here, down to the order of every rounding (`docs/NUMERICS.md` has
 //! them in full): the canonical float32 one over dequantised values, and the integer one over a
-//! [`Q8Activation`](crate::Q8Activation). What only one instruction set knows is in `arch`.
+//! quantised vector of [`Activations`](crate::Activations). What only one instruction set knows is in `arch`.
 
 pub(crate) mod integers;
 pub(crate) mod scalar;

@@ -11,6 +11,7 @@ pub(super) fn neon() -> Option<Kernels> {
         isa: Isa::Neon,
         dot: neon::dot,
         dot_q8: neon::dot_q8,
+        quantize: neon::quantize,
         row: neon::row,
         axpy: neon::axpy,
         sum: crate::bandwidth::sum,

@@ -14,6 +14,7 @@ pub(super) fn avx2() -> Option<Kernels> {
         isa: Isa::Avx2,
         dot: avx2::dot,
         dot_q8: avx2::dot_q8,
+        quantize: avx2::quantize,
         row: avx2::row,
         axpy: avx2::axpy,
         sum: avx2::sum,

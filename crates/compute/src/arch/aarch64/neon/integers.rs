@@ -11,15 +11,15 @@ use std::arch::aarch64::{
 use super::memory::{load_i8, store_f32};
 use super::unpack_32::{Quants, quants_q4_0, quants_q4_1, quants_q5_0, quants_q5_1, quants_q8_0};
 use super::unpack_k::{quants_q2_k, quants_q3_k, quants_q4_k, quants_q5_k, quants_q6_k};
-use crate::activation::BLOCK;
+use crate::Dtype;
+use crate::activation::{BLOCK, Q8Vector};
 use crate::blocks::as_blocks;
 use crate::kernels::integers::{Integers, SubScales};
 use crate::kernels::{Q8_LANES, reduce_q8};
-use crate::{Dtype, Q8Activation};
 
 /// The integer dot product of a row of a block format.
 #[target_feature(enable = "neon")]
-pub(in super::super) fn dot_q8(dtype: Dtype, row: &[u8], x: &Q8Activation) -> f32 {
+pub(in super::super) fn dot_q8(dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
     match dtype {
         Dtype::F32 | Dtype::F16 | Dtype::BF16 => panic!("{dtype} has no integers"),
         Dtype::Q4_0 => dot(as_blocks(row), x, |block, _| quants_q4_0(block)),
@@ -48,7 +48,7 @@ fn sums_of_four(q: Quants, x: Quants) -> int32x4_t {
 #[target_feature(enable = "neon")]
 fn dot<B: Integers>(
     blocks: &[B],
-    x: &Q8Activation,
+    x: Q8Vector<'_>,
     quants: impl Fn(&B, usize) -> [Quants; 2],
 ) -> f32 {
     let mut acc: [[float32x4_t; 2]; 2] = [[vdupq_n_f32(0.0); 2]; 2];
@@ -59,13 +59,13 @@ fn dot<B: Integers>(
         let SubScales { scales, mins } = block.sub_scales();
         for s in 0..sub_blocks {
             let b = i * sub_blocks + s;
-            let (scale, halves) = (x.scales()[b], x.quants()[b].as_chunks::<16>().0);
+            let (scale, halves) = (x.scales[b], x.quants[b].as_chunks::<16>().0);
             for (h, q) in quants(block, s).into_iter().enumerate() {
                 let sums = vmulq_n_s32(sums_of_four(q, load_i8(&halves[h])), scales[2 * s + h]);
                 let lanes = &mut acc[b % 2][h];
                 *lanes = vfmaq_n_f32(*lanes, vcvtq_f32_s32(sums), d * scale);
             }
-            let [first, last] = x.half_sums()[b].map(i32::from);
+            let [first, last] = x.half_sums[b].map(i32::from);
             let sum = mins[2 * s] * first + mins[2 * s + 1] * last;
             let lane: &mut f32 = &mut minimums[b % 8];
             *lane = (dmin * scale).mul_add(sum as f32, *lane);

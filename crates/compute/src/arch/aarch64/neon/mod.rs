@@ -16,8 +16,9 @@ pub(super) use integers::dot_q8;
 use memory::{load_f32, store_f32};
 
 use crate::Dtype;
+use crate::activation::ToQuantize;
 use crate::blocks;
-use crate::kernels::{LANES, reduce};
+use crate::kernels::{LANES, reduce, scalar};
 
 /// 32 consecutive elements.
 type Group = [float32x4_t; 8];
@@ -73,6 +74,12 @@ macro_rules! dot_groups {
         }
         lanes($row, $x)
     }};
+}
+
+/// [`scalar::quantize`] in the registers of this instruction set.
+#[target_feature(enable = "neon")]
+pub(super) fn quantize(vector: &mut ToQuantize<'_>) {
+    scalar::quantize(vector);
 }
 
 /// The last `cols % 32` elements of a row, which only the float types can have, at the front of

@@ -19,17 +19,17 @@ use super::memory::{
 };
 use super::unpack_32::{fifth_bits, nibbles};
 use super::unpack_k::{one_bit, two_bits};
-use crate::activation::BLOCK;
+use crate::Dtype;
+use crate::activation::{BLOCK, Q8Vector};
 use crate::blocks::{
     Block, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
     BlockQ6K, BlockQ8_0, Half, as_blocks,
 };
 use crate::kernels::{Q8_LANES, reduce_q8};
-use crate::{Dtype, Q8Activation};
 
 /// The integer dot product of a row of a block format.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) fn dot_q8(dtype: Dtype, row: &[u8], x: &Q8Activation) -> f32 {
+pub(in super::super) fn dot_q8(dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
     match dtype {
         Dtype::F32 | Dtype::F16 | Dtype::BF16 => panic!("{dtype} has no integers"),
         Dtype::Q4_0 => dot_32(as_blocks(row), x, |b: &BlockQ4_0| (b.d, None), |b, x| q4_0(b, x)),
@@ -66,12 +66,12 @@ fn finish(acc: [__m256; 2], minimums: &[f32; 8]) -> f32 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_32<B: Block>(
     blocks: &[B],
-    x: &Q8Activation,
+    x: Q8Vector<'_>,
     factors: impl Fn(&B) -> (Half, Option<Half>),
     pairs: impl Fn(&B, __m256i) -> __m256i,
 ) -> f32 {
     let n = blocks.len();
-    let (quants, scales, half_sums) = (&x.quants()[..n], &x.scales()[..n], &x.half_sums()[..n]);
+    let (quants, scales, half_sums) = (&x.quants[..n], &x.scales[..n], &x.half_sums[..n]);
     let mut minimums = [0.0; 8];
     let mut step = |b: usize, block: &B, acc: __m256| {
         let sums = _mm256_madd_epi16(pairs(block, load_i8(&quants[b])), _mm256_set1_epi16(1));
@@ -160,13 +160,13 @@ type Quants = [[i8; BLOCK]; 8];
 #[target_feature(enable = "avx2,fma,f16c")]
 fn dot_k<B: Block>(
     blocks: &[B],
-    x: &Q8Activation,
+    x: Q8Vector<'_>,
     products: impl Fn(&B, &Quants) -> Products,
 ) -> f32 {
     let n = blocks.len();
-    let quants = &x.quants().as_chunks::<8>().0[..n];
-    let scales = &x.scales().as_chunks::<8>().0[..n];
-    let half_sums = &x.half_sums().as_flattened().as_chunks::<16>().0[..n];
+    let quants = &x.quants.as_chunks::<8>().0[..n];
+    let scales = &x.scales.as_chunks::<8>().0[..n];
+    let half_sums = &x.half_sums.as_flattened().as_chunks::<16>().0[..n];
     let mut acc = [_mm256_setzero_ps(); 2];
     let mut minimum = _mm256_setzero_ps();
     for (i, block) in blocks.iter().enumerate() {
