@@ -11,6 +11,7 @@ use std::path::Path;
 
 use larql_checkpoint::CheckpointError;
 use larql_compute::ComputeError;
+use larql_inference::InferenceError;
 use larql_vindex::VindexError;
 
 use crate::render::Style;
@@ -133,16 +134,30 @@ impl From<VindexError> for Failure {
             VindexError::Cancelled { left } => Failure::Cancelled(left),
             VindexError::Checkpoint(error) => error.into(),
             VindexError::Compute(error) => error.into(),
-            error => {
-                let mut told = Diagnostic::from_error(&error);
-                if let Some((what, help)) = told.what.clone().split_once("; ") {
-                    told.what = what.to_owned();
-                    told.help = Some(help.to_owned());
-                }
-                told.into()
-            }
+            error => remedied(&error),
         }
     }
+}
+
+impl From<InferenceError> for Failure {
+    fn from(error: InferenceError) -> Failure {
+        match error {
+            InferenceError::Vindex(error) => error.into(),
+            InferenceError::Checkpoint(error) => error.into(),
+            InferenceError::Compute(error) => error.into(),
+            error => remedied(&error),
+        }
+    }
+}
+
+/// A message whose end, after a semicolon, is the remedy.
+fn remedied(error: &dyn std::error::Error) -> Failure {
+    let mut told = Diagnostic::from_error(error);
+    if let Some((what, help)) = told.what.clone().split_once("; ") {
+        told.what = what.to_owned();
+        told.help = Some(help.to_owned());
+    }
+    told.into()
 }
 
 impl From<CheckpointError> for Failure {
