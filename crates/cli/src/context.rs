@@ -42,6 +42,11 @@ impl Context {
         }
     }
 
+    /// Whether results are printed as JSON.
+    pub(crate) fn json(&self) -> bool {
+        self.global.json
+    }
+
     /// Whether progress may be drawn: on a terminal, unless `--quiet`.
     pub(crate) fn shows_progress(&self) -> bool {
         self.stderr.terminal && !self.global.quiet

@@ -9,6 +9,7 @@ mod commands;
 mod context;
 mod environment;
 mod error;
+mod interrupt;
 mod progress;
 mod render;
 mod session;

@@ -1,15 +1,12 @@
 //! Progress on stderr: a bar with rate and time left, on a terminal only; and Ctrl-C.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use larql_vindex::Progress;
 
 use crate::context::Context;
-
-/// Set by the first Ctrl-C; work that knows `Progress` looks at it, cleans up and stops.
-static CANCELLED: AtomicBool = AtomicBool::new(false);
+use crate::interrupt;
 
 /// Draws the phases of long work, one bar after the other, and relays Ctrl-C to it.
 pub(crate) struct Bars {
@@ -21,17 +18,7 @@ impl Bars {
     /// Starts listening to Ctrl-C. Only commands that poll [`Progress::cancelled`] make `Bars`;
     /// for the others Ctrl-C keeps its ordinary meaning.
     pub(crate) fn new(context: &Context) -> Bars {
-        static HANDLER: Once = Once::new();
-        HANDLER.call_once(|| {
-            let handler = || {
-                if CANCELLED.swap(true, Ordering::SeqCst) {
-                    // The second Ctrl-C does not wait for the clean-up.
-                    std::process::exit(130);
-                }
-            };
-            // Where no handler can be set, Ctrl-C just kills, and a later run finds the leftovers.
-            let _ = ctrlc::set_handler(handler);
-        });
+        interrupt::watch();
         Bars { shown: context.shows_progress(), bar: Mutex::new(ProgressBar::hidden()) }
     }
 
@@ -73,7 +60,7 @@ impl Progress for Bars {
     }
 
     fn cancelled(&self) -> bool {
-        CANCELLED.load(Ordering::SeqCst)
+        interrupt::requested()
     }
 }
 

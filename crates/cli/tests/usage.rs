@@ -29,6 +29,10 @@ fn wrong_usage_exits_with_2_and_says_what_is_missing() {
         (&["info", "--threads", "0"], "invalid value"),
         (&["info", "--color", "red"], "auto"),
         (&["completions", "tcl"], "fish"),
+        (&["run", "x.vindex"], "<PROMPT>"),
+        (&["run", "x.vindex", "a", "--context", "0"], "8192,shift"),
+        (&["run", "x.vindex", "a", "--kv", "q4"], "q8_0"),
+        (&["run", "x.vindex", "a", "--ffn", "walk:101%"], "walk:K"),
         (&["discribe"], "describe"),
     ] {
         let ran = run(args);
@@ -48,6 +52,7 @@ fn every_command_refuses_a_path_that_does_not_exist() {
         &["convert", "quantize", "q8_0", gone, "-o", "y.vindex"],
         &["verify", gone],
         &["slice", gone, "-o", "y.vindex", "--level", "browse"],
+        &["run", gone, "a"],
         &["stats", gone],
         &["knn", gone, "--layer", "0", "--token", "a"],
         &["walk", gone, "a"],
@@ -144,6 +149,7 @@ fn help_is_there_for_every_command() {
         "convert",
         "verify",
         "slice",
+        "run",
         "stats",
         "knn",
         "walk",

@@ -108,7 +108,7 @@ impl Drop for Staged {
 ///
 /// # Errors
 /// The system's; the file is then as it was.
-pub(crate) fn replace_file(path: &Path, content: &[u8]) -> Result<(), VindexError> {
+pub fn replace_file(path: &Path, content: &[u8]) -> Result<(), VindexError> {
     let (parent, name) = split(path)?;
     let temporary = parent.join(temporary_name(&name, "tmp"));
     let write = || {

@@ -19,6 +19,7 @@ mod slice;
 mod stats;
 mod verify;
 
+pub use atomic::replace_file;
 pub use error::{TensorMismatch, VindexError};
 pub use extract::{Deviation, ExtractOptions, ExtractReport, Fallback, FileSize, extract};
 pub use files::{FileKind, Group, Level};

@@ -1,6 +1,7 @@
 //! The command tree. What a flag means is said here once, in its doc comment: help and shell
 //! completions are generated from it.
 
+mod generate;
 mod values;
 
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use larql_compute::Dtype;
 use larql_vindex::labels::LabelScore;
 use larql_vindex::{Group, Level};
 
+pub(crate) use generate::{DEFAULT_CONTEXT, Run, Running, Sampling};
 pub(crate) use values::{FeatureRef, LayerRange};
 
 /// A language model's weights, opened as a database.
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Make a smaller vindex that holds only some roles of another
     Slice(Slice),
+    /// Run the model: continue a text
+    Run(Run),
     /// Count what a vindex holds: layers, features, bytes by role, label coverage
     Stats(Stats),
     /// Find the features of one layer whose gate rows answer most strongly to a vector

@@ -4,12 +4,14 @@ mod completions;
 mod describe;
 mod extract;
 mod feature;
+mod generate;
 mod info;
 mod knn;
 mod labels;
 mod pull;
 mod quantize;
 mod residency;
+mod run;
 mod slice;
 mod stats;
 mod verify;
@@ -34,6 +36,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Convert(Convert::Quantize(args)) => quantize::run(&args, context),
         Command::Verify(args) => verify::run(&args, context),
         Command::Slice(args) => slice::run(&args, context),
+        Command::Run(args) => run::run(&args, context),
         Command::Stats(args) => stats::run(&args, context),
         Command::Knn(args) => knn::run(&args, context),
         Command::Walk(args) => walk::run(&args, context),
