@@ -15,6 +15,7 @@ pub(crate) use vector::VectorKernels;
 use crate::Dtype;
 use crate::activation::{Q8Vector, ToQuantize};
 use crate::coarse::TileKernel;
+use crate::head::{self, PlanesKernel};
 use crate::kernels::scalar;
 
 /// An instruction set for which larql has kernels.
@@ -73,6 +74,17 @@ pub(crate) fn tile_i16(isa: Isa) -> Option<TileKernel> {
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => Some(aarch64::gemm16::tile),
         _ => None,
+    }
+}
+
+/// The kernel of an LM head's planes for `isa`. All give the same bits; the vector kernel needs
+/// the integer dot products of AVX-512, without which the scalar twin is compiled for the
+/// registers at hand.
+pub(crate) fn planes_kernel(isa: Isa) -> PlanesKernel {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        isa if isa != Isa::Scalar => x86_64::planes_kernel(),
+        _ => head::estimate,
     }
 }
 
