@@ -46,6 +46,9 @@ impl FileKind {
 pub const DOWN_META: &str = "down_meta.bin";
 /// Transposed down projections.
 pub const DOWN_FEATURES: &str = "down_features.gguf";
+/// Coarse planes of the LM head. The manifest does not name them: they say themselves which head
+/// they are of.
+pub const LM_HEAD_PLANES: &str = "lm_head.planes";
 /// The source's tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// Files that a tokenizer is read from, besides [`TOKENIZER`].

@@ -49,6 +49,11 @@ impl Sha {
         Some(Self(bytes))
     }
 
+    /// The value.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     /// SHA-256 of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())

@@ -23,7 +23,10 @@ pub use atomic::replace_file;
 pub use error::{TensorMismatch, VindexError};
 pub use extract::{Deviation, ExtractOptions, ExtractReport, Fallback, FileSize, extract};
 pub use files::{FileKind, Group, Level};
-pub use head::{HeadPath, HeadTopK, LmHead};
+pub use head::{
+    HeadPath, HeadTopK, LmHead, PlanesReport, build_head_planes, delete_head_planes,
+    planes_not_worth,
+};
 pub use manifest::{FileEntry, Manifest, ManifestFault, TensorEntry, WeightsOrigin};
 pub use open::{Vindex, advice};
 pub use progress::{NoProgress, Progress};

@@ -426,6 +426,7 @@ pub(crate) fn extra_files(dir: &Path, manifest: &Manifest) -> Result<Vec<String>
         let name = entry.file_name().to_string_lossy().into_owned();
         let known = name == files::MANIFEST
             || name == atomic::LOCK
+            || name == files::LM_HEAD_PLANES
             || manifest.file(&name).is_some()
             || (name == "ann" && manifest.files.iter().any(|f| f.kind == FileKind::Ann));
         if !known {

@@ -89,6 +89,17 @@ impl Vindex {
                 advice: advice_name(Advice::Normal),
             });
         }
+        let planes = self.file_path(files::LM_HEAD_PLANES);
+        if planes.exists() {
+            let map = Map::open(&planes)?;
+            roles.push(RoleResidency {
+                role: "lm_head_planes".to_owned(),
+                tensors: 1,
+                mapped: map.bytes().len() as u64,
+                resident: map.resident(0..map.bytes().len())? as u64,
+                advice: advice_name(Advice::Normal),
+            });
+        }
         roles.sort_by_key(|row| std::cmp::Reverse(row.mapped));
         Ok(Residency { roles, heap: self.heap() })
     }

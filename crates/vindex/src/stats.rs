@@ -39,6 +39,8 @@ pub struct Stats {
     pub layers: Vec<LayerStats>,
     /// How many features have labels, layer by layer; `None` where nobody asked for labels.
     pub labels: Option<Coverage>,
+    /// Bytes of the coarse planes of the LM head; `None` where it has none.
+    pub head_planes: Option<u64>,
     /// Files that the manifest does not name.
     pub extra_files: Vec<String>,
     /// Derived files that are gone.
@@ -107,6 +109,9 @@ impl Vindex {
             groups,
             layers,
             labels: Labels::open(self)?.map(|labels| labels.coverage()),
+            head_planes: std::fs::metadata(self.file_path(files::LM_HEAD_PLANES))
+                .ok()
+                .map(|meta| meta.len()),
             extra_files: self.extra_files().to_vec(),
             missing_files: self.missing_files().to_vec(),
         })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::extract::default_threads;
-use crate::files::MANIFEST;
+use crate::files::{LM_HEAD_PLANES, MANIFEST};
 use crate::hash::{self, SEGMENT, Sha, Span};
 use crate::manifest::{FileEntry, Manifest, Modified};
 use crate::{Progress, VindexError, atomic};
@@ -129,6 +129,12 @@ pub fn verify(
         }
         atomic::replace_file(&dir.join(MANIFEST), &manifest.to_vec()?)?;
         repaired = true;
+    }
+    let mut bytes = bytes;
+    if let Some((size, detail)) = crate::head::check_content(dir)? {
+        bytes += size;
+        let state = if detail.is_some() { FileState::Damaged } else { FileState::Sound };
+        files.push(FileCheck { name: LM_HEAD_PLANES.to_owned(), state, size, detail });
     }
     let extra_files = crate::open::extra_files(dir, &manifest)?;
     Ok(VerifyReport { files, extra_files, bytes, repaired })

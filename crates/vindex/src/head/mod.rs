@@ -7,7 +7,15 @@
 //! The answers of [`LmHead::top_k`] are **exact**: the tokens and scores of a brute force over
 //! every row, ties by lower id, whichever way they were found.
 
+mod planes;
+
+use std::sync::PoisonError;
+
 use larql_compute::{Cpu, Matrix, Order, Scored};
+
+use self::planes::PlanesFile;
+pub(crate) use self::planes::check_content;
+pub use self::planes::{PlanesReport, build_head_planes, delete_head_planes, planes_not_worth};
 
 use crate::{Vindex, VindexError};
 
@@ -15,6 +23,7 @@ use crate::{Vindex, VindexError};
 #[derive(Debug)]
 pub struct LmHead<'a> {
     rows: Matrix<'a>,
+    planes: Option<PlanesFile>,
 }
 
 /// How the best tokens were found.
@@ -44,9 +53,9 @@ impl Vindex {
     /// The LM head (of tied models the embedding), with its coarse planes where it has them.
     ///
     /// # Errors
-    /// [`VindexError::Absent`] without unembedding.
+    /// [`VindexError::Absent`] without unembedding; planes that are broken or of another head.
     pub fn lm_head(&self) -> Result<LmHead<'_>, VindexError> {
-        Ok(LmHead { rows: self.unembedding()? })
+        Ok(LmHead { rows: self.unembedding()?, planes: PlanesFile::open(self)? })
     }
 }
 
@@ -56,12 +65,30 @@ impl<'a> LmHead<'a> {
         self.rows
     }
 
+    /// Whether the head has coarse planes.
+    pub fn has_planes(&self) -> bool {
+        self.planes.is_some()
+    }
+
     /// The `min(k, vocab_size)` tokens with the highest logits for `h`, the hidden state after the
     /// final norm, `[hidden_size]`.
     ///
     /// # Errors
     /// A wrong length; the lowest token whose logit is NaN.
     pub fn top_k(&self, cpu: &Cpu, h: &[f32], k: usize) -> Result<HeadTopK, VindexError> {
+        if let Some(file) = &self.planes {
+            let planes = file.planes()?;
+            let mut uppers = file.uppers.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = planes.top_k(cpu, self.rows, h, k, &mut uppers)? {
+                let read = planes.bytes() + found.rescored * self.rows.row_stride();
+                return Ok(HeadTopK {
+                    tokens: found.rows,
+                    bytes_read: read as u64,
+                    rescored_rows: found.rescored,
+                    path: HeadPath::Planes,
+                });
+            }
+        }
         Ok(HeadTopK {
             tokens: cpu.top_k_rows(self.rows, h, k, Order::Signed)?,
             bytes_read: self.rows.bytes().len() as u64,
