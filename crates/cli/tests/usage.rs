@@ -33,6 +33,7 @@ fn wrong_usage_exits_with_2_and_says_what_is_missing() {
         (&["run", "x.vindex", "a", "--context", "0"], "8192,shift"),
         (&["run", "x.vindex", "a", "--kv", "q4"], "q8_0"),
         (&["run", "x.vindex", "a", "--ffn", "walk:101%"], "walk:K"),
+        (&["lm-head", "x.vindex", "--delete", "--force"], "cannot be used"),
         (&["discribe"], "describe"),
     ] {
         let ran = run(args);
@@ -54,6 +55,7 @@ fn every_command_refuses_a_path_that_does_not_exist() {
         &["slice", gone, "-o", "y.vindex", "--level", "browse"],
         &["run", gone, "a"],
         &["stats", gone],
+        &["lm-head", gone],
         &["knn", gone, "--layer", "0", "--token", "a"],
         &["walk", gone, "a"],
         &["describe", gone, "a"],

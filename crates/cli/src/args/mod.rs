@@ -2,6 +2,7 @@
 //! completions are generated from it.
 
 mod generate;
+mod head;
 mod values;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use larql_vindex::labels::LabelScore;
 use larql_vindex::{Group, Level};
 
 pub(crate) use generate::{DEFAULT_CONTEXT, Run, Running, Sampling};
+pub(crate) use head::LmHead;
 pub(crate) use values::{FeatureRef, LayerRange};
 
 /// A language model's weights, opened as a database.
@@ -90,6 +92,8 @@ pub(crate) enum Command {
     Feature(Feature),
     /// Show or compute the labels of features
     Labels(Labels),
+    /// Build the coarse planes that find the next token without reading the whole LM head
+    LmHead(LmHead),
     /// Show what is mapped and what of it is in memory
     Residency(Residency),
     /// Fetch a model into the cache

@@ -5,6 +5,7 @@ mod describe;
 mod extract;
 mod feature;
 mod generate;
+mod head;
 mod info;
 mod knn;
 mod labels;
@@ -43,6 +44,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Describe(args) => describe::run(&args, context),
         Command::Feature(args) => feature::run(&args, context),
         Command::Labels(args) => labels::run(&args, context),
+        Command::LmHead(args) => head::run(&args, context),
         Command::Residency(args) => residency::run(&args, context),
         Command::Pull(args) => pull::run(&args, context),
         Command::Completions(args) => completions::run(&args),

@@ -26,6 +26,9 @@ impl Report for Stats {
             ("hidden size", units::count(self.hidden_size as u64)),
             ("vocabulary", units::count(self.vocab_size as u64)),
         ])?;
+        if let Some(bytes) = self.head_planes {
+            page.fields(&[("LM head planes", units::bytes(bytes))])?;
+        }
         page.heading("Weights by group")?;
         let mut table = Table::new([
             Column::text("group"),

@@ -1,0 +1,17 @@
+//! `larql lm-head`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct LmHead {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// Delete the planes
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// Build planes also of a head that they cannot make faster: a small one, or one of few bits
+    #[arg(long, conflicts_with = "delete")]
+    pub(crate) force: bool,
+}
