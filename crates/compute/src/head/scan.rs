@@ -20,6 +20,8 @@ const EXTRA: usize = 24;
 const WORTH: usize = 8;
 /// Products of lengths from which on a float32 sum might overflow.
 const HUGE: f32 = 1e30;
+/// Hidden states shorter than this lose too much to underflow.
+const TINY: f64 = 1e-20;
 /// More than all that underflow can take away from a score of any width.
 const UNDERFLOW: f64 = 1e-27;
 /// Half the distance of float32 from 1 to the next number.
@@ -96,6 +98,8 @@ impl<'a> HeadPlanes<'a> {
         let mean: f64 = self.mean.iter().zip(h).map(|(m, h)| f64::from(*m) * f64::from(*h)).sum();
         let left_out = f64::from(best.threshold()) - mean - slack.fixed;
         let threshold = (left_out as f32).next_down();
+        // Scored already, and below every threshold that leaves a row out.
+        seeds.iter().for_each(|&row| uppers[row] = f32::NEG_INFINITY);
         let mut left: Vec<usize> = Vec::new();
         for (i, uppers) in uppers.chunks(LANES).enumerate() {
             // Written so that NaN stays in.
@@ -111,7 +115,6 @@ impl<'a> HeadPlanes<'a> {
                 return Ok(None);
             }
         }
-        left.retain(|row| !seeds.contains(row));
         let Some(mut all) = rescore(cpu, m, h, k, &left) else { return Ok(None) };
         let rescored = seeds.len() + left.len();
         all.merge(best);
@@ -179,7 +182,7 @@ impl<'a> HeadPlanes<'a> {
             *to = f64::from(h[column as usize]);
         }
         let length = sorted.iter().map(|v| v * v).sum::<f64>().sqrt();
-        if length.is_nan() || length >= f64::from(HUGE) {
+        if !(TINY..f64::from(HUGE)).contains(&length) {
             return None;
         }
         let (mut high, mut low) = (vec![0_i8; layout.padded], vec![0_i8; layout.padded]);
