@@ -11,7 +11,7 @@ pub(crate) struct LmHead {
     /// Delete the planes
     #[arg(long)]
     pub(crate) delete: bool,
-    /// Build planes also of a head that they cannot make faster: a small one, or one of few bits
+    /// Build planes also of a head that is too small for them to matter
     #[arg(long, conflicts_with = "delete")]
     pub(crate) force: bool,
 }
