@@ -1,3 +1,5 @@
+//! Attention against a plain computation in float64.
+
 use super::*;
 use crate::{Dtype, Isa};
 
