@@ -77,15 +77,15 @@ pub(crate) fn tile_i16(isa: Isa) -> Option<TileKernel> {
     }
 }
 
-/// The kernel of an LM head's planes for `isa`. All give the same bits; the vector kernel needs
-/// the integer dot products of AVX-512, without which the scalar twin is compiled for the
-/// registers at hand.
-pub(crate) fn planes_kernel(isa: Isa) -> PlanesKernel {
-    match isa {
+/// The kernels of an LM head's planes for `isa` that this CPU runs, best last. All give the same
+/// bits.
+pub(crate) fn planes_kernels(isa: Isa) -> Vec<PlanesKernel> {
+    let mut kernels: Vec<PlanesKernel> = vec![head::estimate];
+    if isa != Isa::Scalar && Kernels::new(isa).is_some() {
         #[cfg(target_arch = "x86_64")]
-        isa if isa != Isa::Scalar => x86_64::planes_kernel(),
-        _ => head::estimate,
+        kernels.extend(x86_64::planes_kernels());
     }
+    kernels
 }
 
 /// The functions of one instruction set. Holding one is the proof that this CPU can run them.

@@ -8,12 +8,16 @@ mod planes_avx512;
 use super::{Isa, Kernels};
 use crate::head::PlanesKernel;
 
-/// The fastest kernel of an LM head's planes that this CPU runs. AVX2 has been detected.
-pub(super) fn planes_kernel() -> PlanesKernel {
+/// The kernels of an LM head's planes that this CPU runs, best last. AVX2 has been detected.
+pub(super) fn planes_kernels() -> Vec<PlanesKernel> {
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vnni");
-    if avx512 { planes_avx512::estimate } else { planes_avx2::estimate }
+    let mut kernels: Vec<PlanesKernel> = vec![planes_avx2::estimate];
+    if avx512 {
+        kernels.push(planes_avx512::estimate);
+    }
+    kernels
 }
 
 /// The AVX2 kernels, where this CPU has AVX2, FMA and F16C.
