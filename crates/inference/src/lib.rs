@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 mod attention;
 mod error;
 mod ffn;

@@ -221,6 +221,36 @@ impl Norm {
         }
         Ok(())
     }
+
+    /// The factor by which one row `x` is scaled before the weights: what makes the norm linear
+    /// once it is held fast.
+    pub(crate) fn scale(&self, x: &[f32]) -> f64 {
+        let n = x.len() as f64;
+        let mean = match self.kind {
+            NormKind::Rms => 0.0,
+            NormKind::Layer => x.iter().map(|&v| f64::from(v)).sum::<f64>() / n,
+        };
+        let square = x.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+        1.0 / (square + f64::from(self.eps)).sqrt()
+    }
+
+    /// The vector whose dot product with any `y` is that of `direction` with the norm of `y`, its
+    /// scale held at `scale` and its bias left out, `[width]`.
+    pub(crate) fn pull_back(&self, direction: &[f32], scale: f64) -> Vec<f32> {
+        let weighted = direction.iter().zip(&self.weight);
+        let mut back: Vec<f64> =
+            weighted.map(|(&d, &w)| f64::from(d) * f64::from(w) * scale).collect();
+        if self.kind == NormKind::Layer {
+            let mean = back.iter().sum::<f64>() / back.len() as f64;
+            back.iter_mut().for_each(|v| *v -= mean);
+        }
+        back.into_iter().map(|v| v as f32).collect()
+    }
+
+    /// What the norm adds whatever comes, `[width]`; empty where it adds nothing.
+    pub(crate) fn bias(&self) -> &[f32] {
+        &self.bias
+    }
 }
 
 impl Projection<'_> {

@@ -132,7 +132,7 @@ impl Model<'_> {
 }
 
 /// The weights of the chosen experts, normalised and scaled.
-fn weigh(chosen: &mut [Routing], normalise: bool, scale: f32) {
+pub(crate) fn weigh(chosen: &mut [Routing], normalise: bool, scale: f32) {
     let sum: f32 = chosen.iter().map(|c| c.weight).sum();
     // The models' own guard against a division by 0.
     let divisor = if normalise { sum + 1e-20 } else { 1.0 };
