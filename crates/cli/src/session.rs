@@ -134,6 +134,11 @@ impl<'a> Session<'a> {
         Ok(self.labels_of(&[(layer, feature)])?.pop().flatten())
     }
 
+    /// A token by its id.
+    pub(crate) fn token(&self, id: u32) -> Result<TokenRow, Failure> {
+        Ok(TokenRow { id, text: self.tokenizer()?.token_text(id) })
+    }
+
     fn encode(&self, text: &str) -> Result<Vec<u32>, Failure> {
         Ok(self.tokenizer()?.encode(text, EncodeOptions::FRAGMENT)?)
     }

@@ -101,18 +101,6 @@ fn model_knn_takes_vectors_and_rows() {
 }
 
 #[test]
-fn model_walk_says_what_its_query_is_worth() {
-    let Some(vindex) = vindex() else { return };
-    let walk = on(vindex, "walk", &["The capital of France", "--top", "2", "--json"]).json();
-    assert_eq!(hits(&walk).len(), 36);
-    assert_eq!(walk["asked_by"]["text"], " France");
-    assert_eq!(walk["query"], "embedding");
-    let text = on(vindex, "walk", &["The capital of France", "--layers", "3..=4"]).ok();
-    assert!(text.contains("no forward pass") && text.contains("L3") && text.contains("L4"));
-    assert!(!text.contains("L5"));
-}
-
-#[test]
 fn model_describe_finds_the_features_that_write_a_word() {
     let Some(vindex) = vindex() else { return };
     let found = on(vindex, "describe", &["France", "--json"]).json();
@@ -157,8 +145,6 @@ fn model_what_is_not_there_is_an_error_with_the_range() {
         ("knn", &["--layer", "0", "--token", "a", "--expert", "1"], &["expert"]),
         ("knn", &["--layer", "0", "--token", "a", "--routed"], &["expert"]),
         ("knn", &["--layer", "0", "--vector", "no-such.npy"], &["no-such.npy"]),
-        ("walk", &["a", "--layers", "17..19"], &["18"]),
-        ("walk", &[""], &["empty"]),
         ("describe", &["  "], &["empty"]),
         ("describe", &["a", "--min", "2"], &["--min"]),
         ("describe", &["a", "--layers", "18.."], &["18"]),

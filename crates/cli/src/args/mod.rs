@@ -3,6 +3,7 @@
 
 mod generate;
 mod head;
+mod look;
 mod values;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use larql_vindex::{Group, Level};
 
 pub(crate) use generate::{DEFAULT_CONTEXT, Run, Running, Sampling};
 pub(crate) use head::LmHead;
+pub(crate) use look::{Positions, Trace, Walk, WalkQuery};
 pub(crate) use values::{FeatureRef, LayerRange};
 
 /// A language model's weights, opened as a database.
@@ -84,8 +86,10 @@ pub(crate) enum Command {
     Stats(Stats),
     /// Find the features of one layer whose gate rows answer most strongly to a vector
     Knn(Knn),
-    /// Take a text's embedding through the gates of every layer
+    /// Show which features fire in every layer while the model reads a text
     Walk(Walk),
+    /// Show how a prediction comes about: what each layer would say, and what adds to a logit
+    Trace(Trace),
     /// Find the features that write a word
     Describe(Describe),
     /// Show one feature: its norms and its labels
@@ -290,31 +294,6 @@ pub(crate) enum OrderArg {
     Abs,
     /// By score, highest first
     Signed,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Walk {
-    /// The vindex
-    pub(crate) vindex: PathBuf,
-    /// The text whose last token asks
-    pub(crate) text: String,
-    /// Layers to walk: `3`, `A..B` (B excluded) or `A..=B` [default: all]
-    #[arg(long, value_name = "A..B")]
-    pub(crate) layers: Option<LayerRange>,
-    /// Features to show for each layer
-    #[arg(short = 'k', long, value_name = "K", default_value_t = 3)]
-    pub(crate) top: usize,
-    /// What is asked of every layer: `embedding` is the last token's embedding, the same at
-    /// every layer
-    #[arg(long, value_enum, default_value = "embedding")]
-    pub(crate) query: WalkQuery,
-}
-
-/// What a walk asks of every layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WalkQuery {
-    /// The token's embedding, without a forward pass
-    Embedding,
 }
 
 #[derive(Debug, Args)]

@@ -9,12 +9,14 @@ mod head;
 mod info;
 mod knn;
 mod labels;
+mod look;
 mod pull;
 mod quantize;
 mod residency;
 mod run;
 mod slice;
 mod stats;
+mod trace;
 mod verify;
 mod walk;
 
@@ -41,6 +43,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Stats(args) => stats::run(&args, context),
         Command::Knn(args) => knn::run(&args, context),
         Command::Walk(args) => walk::run(&args, context),
+        Command::Trace(args) => trace::run(&args, context),
         Command::Describe(args) => describe::run(&args, context),
         Command::Feature(args) => feature::run(&args, context),
         Command::Labels(args) => labels::run(&args, context),

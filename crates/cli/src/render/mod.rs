@@ -5,6 +5,7 @@
 
 mod page;
 mod style;
+pub(crate) mod svg;
 mod table;
 pub(crate) mod units;
 

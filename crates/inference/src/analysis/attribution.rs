@@ -9,6 +9,8 @@
 //! The terms say what each part adds **directly**. What a part does through later layers, and what
 //! would happen to the norms without it, they do not say.
 
+use larql_compute::{Order, Scored, TopK};
+
 use crate::analysis::{Snapshot, dot, features};
 use crate::{InferenceError, Model};
 
@@ -82,6 +84,27 @@ impl Attribution {
     pub fn sum(&self) -> f64 {
         let layers: f64 = self.layers.iter().map(|layer| layer.attention + layer.ffn).sum();
         self.embedding + self.norm_bias + layers
+    }
+
+    /// The `n` features with the largest terms of either sign: layer, feature and term.
+    ///
+    /// # Errors
+    /// A term that is NaN.
+    pub fn strongest(&self, n: usize) -> Result<Vec<(usize, usize, f32)>, InferenceError> {
+        let sizes = self.layers.iter().map(|layer| layer.features.len());
+        let firsts: Vec<usize> =
+            sizes.scan(0, |next, size| Some(std::mem::replace(next, *next + size))).collect();
+        let mut top = TopK::new(n, Order::Abs);
+        for (layer, &first) in self.layers.iter().zip(&firsts) {
+            for (feature, &term) in layer.features.iter().enumerate() {
+                top.push(first + feature, term)?;
+            }
+        }
+        let place = |scored: Scored| {
+            let layer = firsts.partition_point(|&first| first <= scored.row) - 1;
+            (layer, scored.row - firsts[layer], scored.score)
+        };
+        Ok(top.into_sorted().into_iter().map(place).collect())
     }
 
     /// The sum of the terms' sizes, of which the rounding error of [`Attribution::sum`] is a small

@@ -54,6 +54,22 @@ impl Snapshot {
     }
 }
 
+impl LayerSnapshot {
+    /// Attention's share of what the block adds to the residual: its projection on that addition,
+    /// in units of the addition. The FFN's is 1 less this. Above 1 or below 0 where the two work
+    /// against each other.
+    pub fn attention_share(&self) -> f64 {
+        let pairs = self.attn_out.iter().zip(&self.mlp_out);
+        let (mut along, mut all) = (0.0_f64, 0.0_f64);
+        for (&attention, &ffn) in pairs {
+            let (attention, both) = (f64::from(attention), f64::from(attention) + f64::from(ffn));
+            along += attention * both;
+            all += both * both;
+        }
+        if all > 0.0 { along / all } else { 0.0 }
+    }
+}
+
 /// A state for exactly these tokens.
 pub(super) fn state_for(model: &Model<'_>, tokens: &[u32]) -> Result<State, InferenceError> {
     if tokens.is_empty() {

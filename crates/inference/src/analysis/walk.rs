@@ -35,6 +35,8 @@ pub struct Firing {
     pub activation: f32,
     /// `|activation| * ‖down‖`: the length of what it writes, before any post-norm.
     pub contribution: f32,
+    /// Its part of the sum of all contributions of the layer at the position, 0 to 1.
+    pub share: f32,
 }
 
 /// Runs `tokens` and reports for each layer and position the features of largest contribution, by
@@ -47,8 +49,8 @@ pub fn walk(
     tokens: &[u32],
     options: &WalkOptions,
 ) -> Result<Vec<Firing>, InferenceError> {
-    if let Some(last) = options.layers.clone().next_back() {
-        model.vindex.check_layer(last)?;
+    if options.layers.is_empty() || options.layers.end > model.config().n_layers {
+        model.vindex.check_layer(options.layers.end.saturating_sub(1).max(options.layers.start))?;
     }
     let mut state = state_for(model, tokens)?;
     let mut hooks = Walk { model, options, h: Vec::new(), found: Vec::new() };
@@ -91,8 +93,11 @@ impl Hooks for Walk<'_> {
             let mut activations = row.to_vec();
             features::weigh(self.model, layer, h, &mut activations)?;
             let mut top = TopK::new(self.options.top, Order::Signed);
+            let mut all = 0.0_f64;
             for (feature, (a, length)) in activations.iter().zip(&lengths).enumerate() {
-                top.push(feature, a.abs() * length)?;
+                let contribution = a.abs() * length;
+                all += f64::from(contribution);
+                top.push(feature, contribution)?;
             }
             self.found.extend(top.into_sorted().into_iter().map(|scored| Firing {
                 position: first.max(self.options.from) + i,
@@ -100,6 +105,7 @@ impl Hooks for Walk<'_> {
                 feature: scored.row,
                 activation: activations[scored.row],
                 contribution: scored.score,
+                share: if all > 0.0 { (f64::from(scored.score) / all) as f32 } else { 0.0 },
             }));
         }
         Ok(())
