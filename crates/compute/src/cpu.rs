@@ -99,7 +99,11 @@ impl Cpu {
     pub fn matvec(&self, m: Matrix<'_>, x: &[f32], y: &mut [f32]) -> Result<(), ComputeError> {
         check_len("the vector", m.cols(), x.len())?;
         check_len("the output", m.rows(), y.len())?;
-        self.each_row(m, y, |row| self.kernels.dot(m.dtype(), row, x));
+        self.pool.for_each_chunk(y, grain(m), |first, chunk| {
+            for (i, y) in chunk.iter_mut().enumerate() {
+                *y = self.kernels.dot(m.dtype(), m.row_bytes(first + i), x);
+            }
+        });
         Ok(())
     }
 
@@ -154,20 +158,6 @@ impl Cpu {
         }
         best.into_inner().unwrap_or_else(PoisonError::into_inner).map(TopK::into_sorted)
     }
-
-    /// Fills `y` with one number a row, in parallel.
-    pub(crate) fn each_row(
-        &self,
-        m: Matrix<'_>,
-        y: &mut [f32],
-        number: impl Fn(&[u8]) -> f32 + Sync,
-    ) {
-        self.pool.for_each_chunk(y, grain(m), |first, chunk| {
-            for (i, y) in chunk.iter_mut().enumerate() {
-                *y = number(m.row_bytes(first + i));
-            }
-        });
-    }
 }
 
 impl std::fmt::Debug for Cpu {
@@ -176,9 +166,9 @@ impl std::fmt::Debug for Cpu {
     }
 }
 
-/// Rows that one worker takes at a time.
-fn grain(m: Matrix<'_>) -> usize {
-    (GRAIN / m.cols().max(1)).max(1)
+/// Rows that one worker takes at a time; the kernels like fours.
+pub(crate) fn grain(m: Matrix<'_>) -> usize {
+    (GRAIN / m.cols().max(1)).max(1).next_multiple_of(4)
 }
 
 /// Adds the outcome of a worker's rows; of two errors the one with the lower row stands.

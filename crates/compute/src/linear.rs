@@ -1,6 +1,7 @@
 //! The projections of a forward pass: the same vectors against one matrix or several.
 
-use crate::cpu::check_len;
+use crate::cpu::{check_len, grain};
+use crate::pool::Output;
 use crate::{Activations, ComputeError, Cpu, Matrix};
 
 impl Cpu {
@@ -31,20 +32,23 @@ impl Cpu {
             check_len("the activation", m.cols(), x.cols())?;
             check_len("the output", x.n().saturating_mul(m.rows()), y.len())?;
         }
+        let (mut matrices, mut parts) = (Vec::new(), Vec::new());
         for (m, y) in outputs {
-            if m.dtype().block_len() == 1 {
-                if x.n() == 1 {
-                    self.matvec(*m, x.values(), y)?;
-                } else {
-                    self.matmul(*m, x.values(), x.n(), y)?;
-                }
+            if m.dtype().block_len() > 1 {
+                matrices.push(*m);
+                parts.push(Output { y, cols: m.rows(), grain: grain(*m) });
+            } else if x.n() == 1 {
+                self.matvec(*m, x.values(), y)?;
             } else {
-                for (p, y) in y.chunks_mut(m.rows().max(1)).enumerate() {
-                    let x = x.q8_vector(p);
-                    self.each_row(*m, y, |row| self.kernels().dot_q8(m.dtype(), row, x));
-                }
+                self.matmul(*m, x.values(), x.n(), y)?;
             }
         }
+        self.pool().for_each_columns(&mut parts, |i, mut columns| {
+            let rows = matrices[i].row_range(columns.range());
+            for p in 0..columns.n() {
+                self.kernels().dots_q8(rows.dtype(), rows.bytes(), x.q8_vector(p), columns.row(p));
+            }
+        });
         Ok(())
     }
 }

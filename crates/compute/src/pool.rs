@@ -8,6 +8,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -170,6 +171,88 @@ impl Pool {
             body(range.start, chunk);
         });
     }
+
+    /// Calls `body(output, columns)` on ranges of columns that together are all columns of all
+    /// outputs; idle workers take the next range. One fork for all of them.
+    pub(crate) fn for_each_columns(
+        &self,
+        outputs: &mut [Output<'_>],
+        body: impl Fn(usize, Columns<'_>) + Sync,
+    ) {
+        struct Part {
+            base: *mut f32,
+            cols: usize,
+            n: usize,
+            grain: usize,
+            first_range: usize,
+        }
+        // SAFETY: the pointer is only used to form slices of disjoint columns.
+        unsafe impl Sync for Part {}
+        let mut n_ranges = 0;
+        let mut parts = Vec::with_capacity(outputs.len());
+        for Output { y, cols, grain } in outputs.iter_mut() {
+            let (cols, grain) = (*cols, (*grain).max(1));
+            let n = y.len().checked_div(cols).unwrap_or(0);
+            parts.push(Part { base: y.as_mut_ptr(), cols, n, grain, first_range: n_ranges });
+            n_ranges += cols.div_ceil(grain);
+        }
+        let parts = &parts;
+        self.parallel_for(n_ranges, 1, |range| {
+            let i = parts.partition_point(|part| part.first_range <= range.start) - 1;
+            let part = &parts[i];
+            let start = (range.start - part.first_range) * part.grain;
+            let columns = Columns {
+                base: part.base,
+                stride: part.cols,
+                n: part.n,
+                range: start..part.cols.min(start + part.grain),
+                borrowed: PhantomData,
+            };
+            body(i, columns);
+        });
+    }
+}
+
+/// A row-major matrix that [`Pool::for_each_columns`] fills.
+pub(crate) struct Output<'a> {
+    /// `[n, cols]`.
+    pub(crate) y: &'a mut [f32],
+    pub(crate) cols: usize,
+    /// Columns that one worker takes at a time.
+    pub(crate) grain: usize,
+}
+
+/// Some columns of a row-major matrix, which nobody else sees meanwhile.
+pub(crate) struct Columns<'a> {
+    base: *mut f32,
+    stride: usize,
+    n: usize,
+    range: Range<usize>,
+    borrowed: PhantomData<&'a mut [f32]>,
+}
+
+impl Columns<'_> {
+    /// Which columns.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Number of rows.
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    /// These columns of row `p`. Panics where there is no such row.
+    pub(crate) fn row(&mut self, p: usize) -> &mut [f32] {
+        assert!(p < self.n, "row {p} of {}", self.n);
+        // SAFETY: `for_each_columns` makes one `Columns` for each of its ranges, which are
+        // disjoint and lie within the matrix of `n` rows of `stride` elements, and the matrix
+        // stays mutably borrowed until it returns. This slice borrows `self`, so no two exist.
+        unsafe {
+            let start = self.base.add(p * self.stride + self.range.start);
+            std::slice::from_raw_parts_mut(start, self.range.len())
+        }
+    }
 }
 
 /// Ranges that together are `0..n_items`, to be shared among the workers of one job.
@@ -300,6 +383,32 @@ mod tests {
                     }
                 });
                 assert!(seen.iter().enumerate().all(|(i, &s)| s == i as u32 + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn every_column_of_every_output_once() {
+        for threads in [1, 3] {
+            let pool = Pool::new(threads);
+            let mut ys = [vec![0.0_f32; 4 * 33], vec![], vec![0.0; 4 * 7], vec![0.0; 4]];
+            let mut outputs: Vec<Output<'_>> = ys
+                .iter_mut()
+                .zip([33, 5, 7, 1])
+                .map(|(y, cols)| Output { y, cols, grain: 4 })
+                .collect();
+            pool.for_each_columns(&mut outputs, |output, mut columns| {
+                let range = columns.range();
+                for p in 0..columns.n() {
+                    for (column, y) in range.clone().zip(columns.row(p)) {
+                        *y += (1000 * output + 100 * p + column + 1) as f32;
+                    }
+                }
+            });
+            for (output, (y, cols)) in ys.iter().zip([33, 5, 7, 1]).enumerate() {
+                for (i, y) in y.iter().enumerate() {
+                    assert_eq!(*y, (1000 * output + 100 * (i / cols) + i % cols + 1) as f32);
+                }
             }
         }
     }

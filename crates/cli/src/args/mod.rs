@@ -49,7 +49,7 @@ pub(crate) struct Global {
     /// Threads to compute with [default: one for each physical core]
     #[arg(long, global = true, value_name = "N", help_heading = "Global options")]
     pub(crate) threads: Option<std::num::NonZeroUsize>,
-    /// Kernels to compute with: scalar, avx2 or neon [default: the fastest that this CPU has]
+    /// Kernels to compute with: scalar, avx2, avx512 or neon [default: the fastest that this CPU has]
     #[arg(long, global = true, value_name = "ISA", help_heading = "Global options")]
     pub(crate) cpu: Option<String>,
 }

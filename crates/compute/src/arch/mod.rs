@@ -25,19 +25,23 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C (2013 and later).
     Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ, VL, VNNI and VBMI besides (Intel from Ice Lake on, AMD from
+    /// Zen 4 on).
+    Avx512,
     /// Any aarch64.
     Neon,
 }
 
 impl Isa {
     /// Every instruction set, best last.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Neon];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon];
 
     /// Lower-case name, as it stands after `--cpu`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
             Self::Neon => "neon",
         }
     }
@@ -70,22 +74,24 @@ pub(crate) fn tile_i16(isa: Isa) -> Option<TileKernel> {
     Kernels::new(isa)?;
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => Some(x86_64::gemm16::tile),
+        Isa::Avx2 | Isa::Avx512 => Some(x86_64::gemm16::tile),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon => Some(aarch64::gemm16::tile),
         _ => None,
     }
 }
 
-/// The kernels of an LM head's planes for `isa` that this CPU runs, best last. All give the same
-/// bits.
-pub(crate) fn planes_kernels(isa: Isa) -> Vec<PlanesKernel> {
-    let mut kernels: Vec<PlanesKernel> = vec![head::estimate];
-    if isa != Isa::Scalar && Kernels::new(isa).is_some() {
+/// The kernel of an LM head's planes for `isa`; `None` where this build or this CPU lacks it. All
+/// give the same bits.
+pub(crate) fn planes_kernel(isa: Isa) -> Option<PlanesKernel> {
+    Kernels::new(isa)?;
+    match isa {
         #[cfg(target_arch = "x86_64")]
-        kernels.extend(x86_64::planes_kernels());
+        Isa::Avx2 => Some(x86_64::PLANES_AVX2),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => Some(x86_64::PLANES_AVX512),
+        _ => Some(head::estimate),
     }
-    kernels
 }
 
 /// The functions of one instruction set. Holding one is the proof that this CPU can run them.
@@ -95,7 +101,7 @@ pub(crate) fn planes_kernels(isa: Isa) -> Vec<PlanesKernel> {
 pub(crate) struct Kernels {
     isa: Isa,
     dot: unsafe fn(Dtype, &[u8], &[f32]) -> f32,
-    dot_q8: unsafe fn(Dtype, &[u8], Q8Vector<'_>) -> f32,
+    dots_q8: unsafe fn(Dtype, &[u8], Q8Vector<'_>, &mut [f32]),
     quantize: unsafe fn(&mut ToQuantize<'_>),
     row: unsafe fn(Dtype, &[u8], &mut [f32]),
     axpy: unsafe fn(Dtype, &[u8], f32, &mut [f32]),
@@ -106,7 +112,7 @@ impl Kernels {
     const SCALAR: Self = Self {
         isa: Isa::Scalar,
         dot: scalar::dot,
-        dot_q8: scalar::dot_q8,
+        dots_q8: scalar::dots_q8,
         quantize: scalar::quantize,
         row: scalar::row,
         axpy: scalar::axpy,
@@ -119,10 +125,12 @@ impl Kernels {
             Isa::Scalar => Some(Self::SCALAR),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => x86_64::avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86_64::avx512(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => aarch64::neon(),
             #[allow(unreachable_patterns, reason = "which sets are foreign depends on the target")]
-            Isa::Avx2 | Isa::Neon => None,
+            Isa::Avx2 | Isa::Avx512 | Isa::Neon => None,
         }
     }
 
@@ -142,11 +150,12 @@ impl Kernels {
         unsafe { (self.dot)(dtype, row, x) }
     }
 
-    /// The integer dot product of a row of a block format with a quantised vector.
+    /// The integer dot products of `y.len()` rows of a block format, which follow one another in
+    /// `rows`, with a quantised vector.
     #[inline]
-    pub(crate) fn dot_q8(&self, dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
+    pub(crate) fn dots_q8(&self, dtype: Dtype, rows: &[u8], x: Q8Vector<'_>, y: &mut [f32]) {
         // SAFETY: as in `dot`.
-        unsafe { (self.dot_q8)(dtype, row, x) }
+        unsafe { (self.dots_q8)(dtype, rows, x, y) }
     }
 
     /// Quantises a vector to int8.

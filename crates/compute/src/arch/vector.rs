@@ -89,7 +89,7 @@ impl VectorKernels {
     pub(super) fn of(isa: Isa) -> Self {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => AVX2,
+            Isa::Avx2 | Isa::Avx512 => AVX2,
             _ => BASELINE,
         }
     }

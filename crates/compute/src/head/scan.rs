@@ -6,7 +6,7 @@ use super::{
     ColumnOrder, Estimates, HOT_OFFSET, LANES, LEVEL_OFFSET, PlanesLayout, PlanesQuery,
     QuerySegment, WORD,
 };
-use crate::arch::planes_kernels;
+use crate::arch::planes_kernel;
 use crate::pool::Ranges;
 use crate::{ComputeError, Cpu, Matrix, Order, Scored, TopK};
 
@@ -132,7 +132,7 @@ impl<'a> HeadPlanes<'a> {
         uppers: &mut Vec<f32>,
     ) -> Vec<usize> {
         uppers.resize(rows, 0.0);
-        let kernel = planes_kernels(cpu.isa()).pop().unwrap_or(super::estimate);
+        let kernel = planes_kernel(cpu.isa()).unwrap_or(super::estimate);
         let best = Mutex::new(TopK::new(n, Order::Signed));
         let size = self.layout.block_bytes();
         let chunks: Vec<Mutex<&mut [f32]>> =

@@ -45,8 +45,16 @@ pub(crate) fn axpy(dtype: Dtype, row: &[u8], a: f32, y: &mut [f32]) {
     });
 }
 
+/// The integer dot products of `y.len()` rows of a block format, one after the other in `rows`.
+pub(crate) fn dots_q8(dtype: Dtype, rows: &[u8], x: Q8Vector<'_>, y: &mut [f32]) {
+    let row_bytes = rows.len() / y.len().max(1);
+    for (row, y) in rows.chunks_exact(row_bytes.max(1)).zip(y) {
+        *y = dot_q8(dtype, row, x);
+    }
+}
+
 /// The integer dot product of a row of a block format.
-pub(crate) fn dot_q8(dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
+fn dot_q8(dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
     match dtype {
         Dtype::F32 | Dtype::F16 | Dtype::BF16 => panic!("{dtype} has no integers"),
         Dtype::Q4_0 => dot_integers::<blocks::BlockQ4_0>(row, x),

@@ -10,7 +10,7 @@ pub(super) fn neon() -> Option<Kernels> {
     Some(Kernels {
         isa: Isa::Neon,
         dot: neon::dot,
-        dot_q8: neon::dot_q8,
+        dots_q8: neon::dots_q8,
         quantize: neon::quantize,
         row: neon::row,
         axpy: neon::axpy,

@@ -12,7 +12,7 @@ mod unpack_k;
 
 use std::arch::aarch64::{float32x4_t, vdupq_n_f32, vfmaq_f32, vfmaq_n_f32};
 
-pub(super) use integers::dot_q8;
+pub(super) use integers::dots_q8;
 use memory::{load_f32, store_f32};
 
 use crate::Dtype;

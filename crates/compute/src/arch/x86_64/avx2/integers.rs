@@ -27,9 +27,18 @@ use crate::blocks::{
 };
 use crate::kernels::{Q8_LANES, reduce_q8};
 
+/// The integer dot products of `y.len()` rows of a block format, one after the other in `rows`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in super::super) fn dots_q8(dtype: Dtype, rows: &[u8], x: Q8Vector<'_>, y: &mut [f32]) {
+    let row_bytes = rows.len() / y.len().max(1);
+    for (row, y) in rows.chunks_exact(row_bytes.max(1)).zip(y) {
+        *y = dot_q8(dtype, row, x);
+    }
+}
+
 /// The integer dot product of a row of a block format.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) fn dot_q8(dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
+fn dot_q8(dtype: Dtype, row: &[u8], x: Q8Vector<'_>) -> f32 {
     match dtype {
         Dtype::F32 | Dtype::F16 | Dtype::BF16 => panic!("{dtype} has no integers"),
         Dtype::Q4_0 => dot_32(as_blocks(row), x, |b: &BlockQ4_0| (b.d, None), |b, x| q4_0(b, x)),

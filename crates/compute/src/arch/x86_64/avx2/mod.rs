@@ -6,14 +6,16 @@
 
 mod integers;
 mod memory;
+mod planes;
 mod unpack_32;
 mod unpack_float;
 mod unpack_k;
 
 use std::arch::x86_64::{__m256, _mm256_fmadd_ps, _mm256_set1_ps, _mm256_setzero_ps};
 
-pub(super) use integers::dot_q8;
+pub(super) use integers::dots_q8;
 use memory::{load_f32, store_f32};
+pub(super) use planes::estimate;
 
 use crate::Dtype;
 use crate::activation::ToQuantize;
