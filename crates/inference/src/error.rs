@@ -65,6 +65,20 @@ pub enum InferenceError {
     /// A walk over experts.
     #[error("--ffn walk is not implemented for mixtures of experts: use --ffn dense")]
     WalkOverExperts,
+    /// A model that has no chat template.
+    #[error(
+        "the model has no chat template, so it is probably a base model, which continues texts and \
+         does not answer; use `larql run`, or give a template with --template FILE"
+    )]
+    NoChatTemplate,
+    /// A chat template that cannot be used, or that refuses a conversation.
+    #[error("the chat template {what}: {why}")]
+    ChatTemplate {
+        /// What it does.
+        what: &'static str,
+        /// Its own words, or the fault.
+        why: String,
+    },
     /// No token has a finite logit.
     #[error("no token can be chosen: every logit is minus infinity")]
     NoToken,

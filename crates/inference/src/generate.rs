@@ -122,36 +122,15 @@ impl Model<'_> {
         hooks: &mut dyn Hooks,
         piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generated, InferenceError> {
-        let tokenizer = self.vindex().tokenizer()?;
-        let mut stream = TextStream::new(tokenizer, options.stops.clone())?;
+        let mut run = Run::new(self, options, piece)?;
         if options.continues {
-            stream = stream.after(state.tokens()).after(prompt);
+            run.stream = run.stream.after(state.tokens()).after(prompt);
         }
-        let mut run = Run {
-            model: self,
-            tokenizer,
-            done: Generated {
-                tokens: Vec::new(),
-                text: String::new(),
-                finish: Finish::Length,
-                prompt_tokens: prompt.len(),
-                prefill: Duration::ZERO,
-                first: Duration::ZERO,
-                steps: Vec::new(),
-                sampling: Duration::ZERO,
-            },
-            piece,
-        };
-        run.done.finish = match run.prefill(state, prompt, hooks)? {
+        let finish = match run.prefill(state, prompt, hooks)? {
             ControlFlow::Break(()) => Finish::Cancelled,
-            ControlFlow::Continue(()) => run.decode(state, sampler, options, &mut stream, hooks)?,
+            ControlFlow::Continue(()) => run.decode(state, sampler, hooks)?,
         };
-        // Whatever was held back as the beginning of a stop string is text now.
-        let rest = stream.finish();
-        if !rest.is_empty() {
-            let _ = run.hand_out(&rest);
-        }
-        Ok(run.done)
+        Ok(run.finish(finish))
     }
 
     /// Runs `tokens`; every hidden state is kept where the hooks want them after the final norm.
@@ -170,16 +149,46 @@ impl Model<'_> {
 }
 
 /// One generation under way.
-struct Run<'r, 'm> {
+pub(crate) struct Run<'r, 'm> {
     model: &'r Model<'m>,
     tokenizer: &'r Tokenizer,
+    options: &'r GenerateOptions,
+    stream: TextStream<'r>,
     done: Generated,
     piece: &'r mut dyn FnMut(&str) -> ControlFlow<()>,
+    /// Whether a full context is handed back, so that the caller makes room, and never shifted.
+    pub(crate) hands_back: bool,
 }
 
-impl Run<'_, '_> {
+impl<'r, 'm> Run<'r, 'm> {
+    /// Nothing run yet, the text an answer by itself.
+    pub(crate) fn new(
+        model: &'r Model<'m>,
+        options: &'r GenerateOptions,
+        piece: &'r mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Self, InferenceError> {
+        let tokenizer = model.vindex().tokenizer()?;
+        let stream = TextStream::new(tokenizer, options.stops.clone())?;
+        let done = Generated {
+            tokens: Vec::new(),
+            text: String::new(),
+            finish: Finish::Length,
+            prompt_tokens: 0,
+            prefill: Duration::ZERO,
+            first: Duration::ZERO,
+            steps: Vec::new(),
+            sampling: Duration::ZERO,
+        };
+        Ok(Self { model, tokenizer, options, stream, done, piece, hands_back: false })
+    }
+
+    /// The tokens chosen so far.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.done.tokens
+    }
+
     /// Runs the prompt, batch by batch so that it can be ended.
-    fn prefill(
+    pub(crate) fn prefill(
         &mut self,
         state: &mut State,
         prompt: &[u32],
@@ -190,34 +199,34 @@ impl Run<'_, '_> {
         // and what does not fit at all is refused before anything is run.
         let fits = state.len() + prompt.len() <= state.context();
         let batch = if fits { BATCH } else { prompt.len() };
+        let mut flow = ControlFlow::Continue(());
         for tokens in prompt.chunks(batch.max(1)) {
             self.model.feed_hooked(state, tokens, hooks)?;
-            if (self.piece)("").is_break() {
-                self.done.prefill = start.elapsed();
-                return Ok(ControlFlow::Break(()));
+            self.done.prompt_tokens += tokens.len();
+            flow = (self.piece)("");
+            if flow.is_break() {
+                break;
             }
         }
-        self.done.prefill = start.elapsed();
-        Ok(ControlFlow::Continue(()))
+        self.done.prefill += start.elapsed();
+        Ok(flow)
     }
 
     /// Chooses token after token.
-    fn decode(
+    pub(crate) fn decode(
         &mut self,
         state: &mut State,
         sampler: &mut Sampler,
-        options: &GenerateOptions,
-        stream: &mut TextStream<'_>,
         hooks: &mut dyn Hooks,
     ) -> Result<Finish, InferenceError> {
         let mut logits = Vec::new();
-        let limit = options.max_tokens.unwrap_or(usize::MAX);
+        let limit = self.options.max_tokens.unwrap_or(usize::MAX);
         while self.done.tokens.len() < limit {
             let start = Instant::now();
             let first = self.done.tokens.is_empty();
             if let Some(&last) = self.done.tokens.last() {
                 let full = state.len() >= state.context();
-                if full && state.options.overflow == Overflow::Error {
+                if full && (self.hands_back || state.options.overflow == Overflow::Error) {
                     return Ok(Finish::Context);
                 }
                 self.model.feed_hooked(state, &[last], hooks)?;
@@ -228,13 +237,13 @@ impl Run<'_, '_> {
                 true => self.done.first = time,
                 false => self.done.steps.push(time),
             }
-            if options.ends && self.tokenizer.ends_generation(next) {
+            if self.options.ends && self.tokenizer.ends_generation(next) {
                 return Ok(Finish::End(next));
             }
             self.done.tokens.push(next);
-            let text = stream.push(next);
+            let text = self.stream.push(next);
             let goes_on = self.hand_out(&text);
-            if let Some(stop) = stream.stopped() {
+            if let Some(stop) = self.stream.stopped() {
                 return Ok(Finish::Stop(stop.to_owned()));
             }
             if goes_on.is_break() {
@@ -242,6 +251,16 @@ impl Run<'_, '_> {
             }
         }
         Ok(Finish::Length)
+    }
+
+    /// Hands out what was held back as the beginning of a stop string: it is text now.
+    pub(crate) fn finish(mut self, finish: Finish) -> Generated {
+        let rest = self.stream.rest_of_text();
+        if !rest.is_empty() {
+            let _ = self.hand_out(&rest);
+        }
+        self.done.finish = finish;
+        self.done
     }
 
     /// The next token, from as much of the LM head as the sampler has to see.

@@ -24,6 +24,7 @@
 
 pub mod analysis;
 mod attention;
+pub mod chat;
 mod error;
 mod ffn;
 mod forward;

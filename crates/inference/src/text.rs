@@ -76,6 +76,11 @@ impl<'a> TextStream<'a> {
 
     /// What is left once no token follows. Nothing after a stop string.
     pub fn finish(mut self) -> String {
+        self.rest_of_text()
+    }
+
+    /// As [`TextStream::finish`], for a stream inside something that goes on.
+    pub(crate) fn rest_of_text(&mut self) -> String {
         if self.stopped.is_some() { String::new() } else { self.rest() }
     }
 

@@ -251,6 +251,16 @@ impl Tokenizer {
         self.special.eos
     }
 
+    /// The token for what the vocabulary cannot spell.
+    pub fn unknown(&self) -> Option<u32> {
+        self.special.unknown
+    }
+
+    /// The token that fills short sequences of a batch.
+    pub fn pad(&self) -> Option<u32> {
+        self.special.pad
+    }
+
     /// Whether the model wants [`bos`](Tokenizer::bos) first.
     pub fn add_bos(&self) -> bool {
         self.add_bos
