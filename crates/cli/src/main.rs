@@ -10,6 +10,7 @@ mod context;
 mod environment;
 mod error;
 mod interrupt;
+mod memory;
 mod progress;
 mod render;
 mod session;

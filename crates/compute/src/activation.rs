@@ -116,6 +116,14 @@ impl Activations {
         self.cols
     }
 
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        self.values.capacity() * size_of::<f32>()
+            + self.quants.capacity() * BLOCK
+            + self.scales.capacity() * size_of::<f32>()
+            + self.half_sums.capacity() * size_of::<[i16; 2]>()
+    }
+
     /// The vectors, `[n, cols]`.
     pub fn values(&self) -> &[f32] {
         &self.values[..self.n * self.cols]

@@ -52,7 +52,10 @@ impl Model<'_> {
         if let AttentionWeights::Latent(latent) = &layer.attention {
             self.latent_values(latent, wanted, work)?; // [wanted, heads, head_dim_v]
         }
-        state.profile.mark(Operation::Attention, 0);
+        // Several positions share what they read; what that comes to is not known here.
+        let seen = if n == 1 { layer.window.unwrap_or(usize::MAX).min(group + 1) } else { 0 };
+        let bytes = seen * state.layers[i].position_bytes();
+        state.profile.mark(Operation::Attention, bytes);
 
         resize(&mut work.out, wanted * config.hidden_size);
         work.activations.set(self.cpu, &work.attended, wanted)?;

@@ -62,6 +62,16 @@ pub enum InferenceError {
     /// Logits of an empty text.
     #[error("the text is empty: feed it at least one token before asking for the next one")]
     NothingFed,
+    /// A text that is evaluated must fill a window.
+    #[error(
+        "the text has {tokens} tokens, fewer than the window of {window}; give a longer text or a shorter window"
+    )]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of a window.
+        window: usize,
+    },
     /// A walk over experts.
     #[error("--ffn walk is not implemented for mixtures of experts: use --ffn dense")]
     WalkOverExperts,

@@ -51,6 +51,13 @@ impl Keep {
 #[derive(Debug, Default)]
 pub(crate) struct FeatureNorms(Vec<OnceLock<Vec<f32>>>);
 
+impl FeatureNorms {
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        self.0.iter().filter_map(OnceLock::get).map(|norms| size_of_val(&norms[..])).sum()
+    }
+}
+
 /// The non-linearity of a configuration.
 pub(crate) fn nonlinearity(activation: Activation) -> Nonlinearity {
     match activation {

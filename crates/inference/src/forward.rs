@@ -2,6 +2,7 @@
 //! through the same operations whether a prompt is read or one token is added.
 
 use larql_compute::Scored;
+use larql_vindex::HeadPath;
 
 use crate::hooks::{Hooks, NoHooks, Point};
 use crate::model::Layer;
@@ -69,6 +70,7 @@ impl Model<'_> {
             self.cpu.softcap(out, cap);
         }
         state.profile.mark(Operation::LmHead, self.head.rows().bytes().len());
+        state.profile.head_answered(HeadPath::Scan);
         Ok(())
     }
 
@@ -83,11 +85,17 @@ impl Model<'_> {
         first: usize,
         out: &mut [f32],
     ) -> Result<(), InferenceError> {
-        let (config, hidden) = (self.config(), self.config().hidden_size);
-        let n = out.len() / config.vocab_size;
+        let hidden = self.config().hidden_size;
+        let n = out.len() / self.config().vocab_size;
         let rows = state.hidden.get(first * hidden..(first + n) * hidden);
-        let rows = rows.ok_or(InferenceError::NothingFed)?;
-        self.cpu.matmul(self.head.rows(), rows, n, out)?;
+        self.logits_of(rows.ok_or(InferenceError::NothingFed)?, out)
+    }
+
+    /// The logits of hidden states after the final norm, `[n, hidden_size]`, into `out`,
+    /// `[n, vocab_size]`.
+    pub(crate) fn logits_of(&self, hidden: &[f32], out: &mut [f32]) -> Result<(), InferenceError> {
+        let config = self.config();
+        self.cpu.matmul(self.head.rows(), hidden, hidden.len() / config.hidden_size, out)?;
         if let Some(cap) = config.final_softcap {
             self.cpu.softcap(out, cap);
         }
@@ -109,6 +117,7 @@ impl Model<'_> {
             found.tokens.iter_mut().zip(logits).for_each(|(t, logit)| t.score = logit);
         }
         state.profile.mark(Operation::LmHead, found.bytes_read as usize);
+        state.profile.head_answered(found.path);
         Ok(found.tokens)
     }
 

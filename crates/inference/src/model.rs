@@ -208,6 +208,11 @@ impl<'a> Model<'a> {
 }
 
 impl Norm {
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        size_of_val(&self.weight[..]) + size_of_val(&self.bias[..])
+    }
+
     /// The norm of each row of `x` into `out`, both `[n, width]`.
     pub(crate) fn apply(
         &self,

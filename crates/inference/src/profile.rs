@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use larql_vindex::HeadPath;
+
 /// A part of the forward pass whose time is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -68,6 +70,7 @@ impl Operation {
 pub struct Profile {
     time: [Duration; Operation::ALL.len()],
     bytes: [u64; Operation::ALL.len()],
+    head_paths: [u64; 2],
     last: Option<Instant>,
 }
 
@@ -77,7 +80,8 @@ impl Profile {
         self.time[operation as usize]
     }
 
-    /// Bytes of weights that an operation read.
+    /// Bytes that an operation read: of weights, and for [`Operation::Attention`] of keys and
+    /// values where one token was run.
     pub fn bytes(&self, operation: Operation) -> u64 {
         self.bytes[operation as usize]
     }
@@ -85,6 +89,21 @@ impl Profile {
     /// The time of all operations.
     pub fn total(&self) -> Duration {
         self.time.iter().sum()
+    }
+
+    /// Bytes of weights that all operations read.
+    pub fn weight_bytes(&self) -> u64 {
+        self.bytes.iter().sum::<u64>() - self.bytes(Operation::Attention)
+    }
+
+    /// How often the LM head answered in this way.
+    pub fn head_answers(&self, path: HeadPath) -> u64 {
+        self.head_paths[path as usize]
+    }
+
+    /// The LM head answered.
+    pub(crate) fn head_answered(&mut self, path: HeadPath) {
+        self.head_paths[path as usize] += 1;
     }
 
     /// Begins to count.

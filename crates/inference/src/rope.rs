@@ -30,6 +30,13 @@ struct Frequencies {
 #[derive(Debug, Default)]
 pub(crate) struct Angles([Vec<(f32, f32)>; 2]);
 
+impl Angles {
+    /// Bytes of memory that they hold.
+    pub(crate) fn memory(&self) -> usize {
+        self.0.iter().map(|angles| angles.capacity() * size_of::<(f32, f32)>()).sum()
+    }
+}
+
 impl Rotary {
     /// The frequencies of the model of `vindex`; `None` where it does not rotate.
     ///

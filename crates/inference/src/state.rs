@@ -4,6 +4,7 @@
 use std::fmt;
 
 use larql_compute::{Activations, Dtype, KvBuffer, KvShape};
+use larql_vindex::HeapUse;
 
 use crate::profile::Profile;
 use crate::rope::{Angles, Rotary};
@@ -189,6 +190,32 @@ impl State {
     /// Bytes of keys and values that the cache has room for.
     pub fn cache_bytes(&self) -> usize {
         self.layers.iter().map(KvBuffer::bytes).sum()
+    }
+
+    /// Bytes on the heap by owner.
+    pub fn heap(&self) -> Vec<HeapUse> {
+        let work = &self.work;
+        let buffers = [
+            &work.x,
+            &work.h,
+            &work.out,
+            &work.normed,
+            &work.q,
+            &work.k,
+            &work.v,
+            &work.heads,
+            &work.attended,
+            &work.gate,
+            &work.up,
+            &self.hidden,
+        ];
+        let buffers: usize =
+            buffers.iter().map(|buffer| buffer.capacity() * size_of::<f32>()).sum();
+        let work = buffers + work.activations.memory() + work.angles.memory();
+        vec![
+            HeapUse { owner: "keys and values", bytes: self.cache_bytes() as u64 },
+            HeapUse { owner: "buffers of the forward pass", bytes: work as u64 },
+        ]
     }
 
     /// Where the time of this text went.

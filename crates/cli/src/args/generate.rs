@@ -132,7 +132,7 @@ impl FromStr for ContextArg {
     }
 }
 
-fn kv(name: &str) -> Result<KvDtype, String> {
+pub(super) fn kv(name: &str) -> Result<KvDtype, String> {
     match name {
         "f16" => Ok(KvDtype::F16),
         "q8_0" => Ok(KvDtype::Q8_0),
@@ -141,21 +141,40 @@ fn kv(name: &str) -> Result<KvDtype, String> {
     }
 }
 
-fn ffn(mode: &str) -> Result<FfnMode, String> {
+pub(super) fn ffn(mode: &str) -> Result<FfnMode, String> {
     let wrong =
         || "a mode is written dense, walk:K (K of 1 or more) or walk:P% (P above 0, at most 100)";
     if mode == "dense" {
         return Ok(FfnMode::Dense);
     }
     let kept = mode.strip_prefix("walk:").ok_or_else(wrong)?;
-    let keep = match kept.strip_suffix('%') {
+    Ok(FfnMode::Walk(parse_keep(kept).ok_or_else(wrong)?))
+}
+
+/// How many features a walk keeps.
+pub(super) fn keep(kept: &str) -> Result<Keep, String> {
+    parse_keep(kept).ok_or_else(|| {
+        "features are kept by number (1 or more) or percent (P%, P above 0, at most 100)".to_owned()
+    })
+}
+
+fn parse_keep(kept: &str) -> Option<Keep> {
+    match kept.strip_suffix('%') {
         Some(percent) => {
-            let percent: f32 = percent.parse().map_err(|_| wrong())?;
+            let percent: f32 = percent.parse().ok()?;
             (percent > 0.0 && percent <= 100.0).then_some(Keep::Percent(percent))
         }
         None => kept.parse().ok().filter(|&count| count > 0).map(Keep::Count),
-    };
-    Ok(FfnMode::Walk(keep.ok_or_else(wrong)?))
+    }
+}
+
+/// A mode as [`ffn`] reads it.
+pub(crate) fn ffn_name(mode: FfnMode) -> String {
+    match mode {
+        FfnMode::Dense => "dense".to_owned(),
+        FfnMode::Walk(Keep::Count(count)) => format!("walk:{count}"),
+        FfnMode::Walk(Keep::Percent(percent)) => format!("walk:{percent}%"),
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +195,9 @@ mod tests {
 
     #[test]
     fn ffn_modes_are_dense_or_a_walk() {
+        for name in ["dense", "walk:64", "walk:12.5%", "walk:100%"] {
+            assert_eq!(ffn(name).map(ffn_name), Ok(name.to_owned()));
+        }
         assert_eq!(ffn("dense"), Ok(FfnMode::Dense));
         assert_eq!(ffn("walk:64"), Ok(FfnMode::Walk(Keep::Count(64))));
         assert_eq!(ffn("walk:12.5%"), Ok(FfnMode::Walk(Keep::Percent(12.5))));

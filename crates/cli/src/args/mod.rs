@@ -1,6 +1,7 @@
 //! The command tree. What a flag means is said here once, in its doc comment: help and shell
 //! completions are generated from it.
 
+mod bench;
 mod generate;
 mod head;
 mod look;
@@ -13,7 +14,8 @@ use larql_compute::Dtype;
 use larql_vindex::labels::LabelScore;
 use larql_vindex::{Group, Level};
 
-pub(crate) use generate::{DEFAULT_CONTEXT, Run, Running, Sampling};
+pub(crate) use bench::{Backend, Bench};
+pub(crate) use generate::{DEFAULT_CONTEXT, Run, Running, Sampling, ffn_name};
 pub(crate) use head::LmHead;
 pub(crate) use look::{Positions, Trace, Walk, WalkQuery};
 pub(crate) use values::{FeatureRef, LayerRange};
@@ -82,6 +84,8 @@ pub(crate) enum Command {
     Slice(Slice),
     /// Run the model: continue a text
     Run(Run),
+    /// Measure the model: speed, memory, perplexity, what walks cost
+    Bench(Bench),
     /// Count what a vindex holds: layers, features, bytes by role, label coverage
     Stats(Stats),
     /// Find the features of one layer whose gate rows answer most strongly to a vector

@@ -1,5 +1,6 @@
 //! The commands, one file each: flags in, one call into the libraries, rows out.
 
+mod bench;
 mod completions;
 mod describe;
 mod extract;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args, context),
         Command::Slice(args) => slice::run(&args, context),
         Command::Run(args) => run::run(&args, context),
+        Command::Bench(args) => bench::run(&args, context),
         Command::Stats(args) => stats::run(&args, context),
         Command::Knn(args) => knn::run(&args, context),
         Command::Walk(args) => walk::run(&args, context),

@@ -78,6 +78,11 @@ impl KvBuffer {
         self.keys.len() + self.values.len()
     }
 
+    /// Bytes of the keys and values of one position.
+    pub fn position_bytes(&self) -> usize {
+        self.bytes() / self.capacity
+    }
+
     /// Stores the keys, `[n, n_kv_heads, head_dim]`, and values, `[n, n_kv_heads, head_dim_v]`, of
     /// the positions from `first` on, over those of `capacity` positions before. Values that are
     /// part of their keys are not given.

@@ -70,6 +70,11 @@ impl<'a> LmHead<'a> {
         self.planes.is_some()
     }
 
+    /// Bytes on the heap.
+    pub fn heap(&self) -> usize {
+        self.planes.as_ref().map_or(0, PlanesFile::heap)
+    }
+
     /// The `min(k, vocab_size)` tokens with the highest logits for `h`, the hidden state after the
     /// final norm, `[hidden_size]`.
     ///

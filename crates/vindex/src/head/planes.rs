@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use larql_checkpoint::{Map, Role, TensorId};
@@ -248,6 +248,13 @@ impl PlanesFile {
         }
         let (blocks, uppers) = (places.blocks, Mutex::default());
         Ok(Self { map, layout, order, mean, norms, blocks, uppers })
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn heap(&self) -> usize {
+        let uppers = self.uppers.lock().unwrap_or_else(PoisonError::into_inner).capacity();
+        let floats = uppers + self.mean.len() + self.norms.len();
+        floats * size_of::<f32>() + size_of_val(self.order.columns())
     }
 
     /// The planes, to scan.
