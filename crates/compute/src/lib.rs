@@ -16,6 +16,7 @@ mod head;
 mod kernels;
 mod linear;
 mod matrix;
+mod panel;
 mod pool;
 mod top_k;
 mod vector;

@@ -90,11 +90,35 @@ fn integer_products_are_bit_equal_and_within_the_proven_bound() {
         let (m, twin) = (case.matrix().unwrap(), Case::twin().unwrap());
         let mut expected = vec![0.0; case.rows];
         twin.project(m, &activations(&twin, case.x(), 1), &mut expected).unwrap();
-        check_bound(&case, m, &expected);
+        check_bound(&case, m, case.x(), &expected);
         for cpu in &devices {
             let mut found = vec![0.0; case.rows];
             cpu.project(m, &activations(cpu, case.x(), 1), &mut found).unwrap();
             assert_same("project", cpu, &case, &expected, &found);
+        }
+    }
+}
+
+#[test]
+fn products_of_many_vectors_are_within_the_proven_bound_on_any_number_of_threads() {
+    let devices = devices();
+    for case in cases() {
+        let m = case.matrix().unwrap();
+        for n in [2, 16, 21] {
+            let x = case.positions(n);
+            let mut by_isa: Vec<(Isa, Vec<f32>)> = Vec::new();
+            for cpu in &devices {
+                let mut found = vec![f32::NAN; n * case.rows];
+                cpu.project(m, &activations(cpu, &x, n), &mut found).unwrap();
+                if let Some((_, first)) = by_isa.iter().find(|(isa, _)| *isa == cpu.isa()) {
+                    assert_same("project", cpu, &case, first, &found);
+                    continue;
+                }
+                for (x, found) in x.chunks(case.cols).zip(found.chunks(case.rows)) {
+                    check_bound(&case, m, x, found);
+                }
+                by_isa.push((cpu.isa(), found));
+            }
         }
     }
 }
@@ -115,19 +139,19 @@ fn on_its_grid(x: &[f32]) -> Vec<f32> {
 }
 
 /// |g.x - integer product| <= |g| |x - x^|, and a little for float32's own rounding.
-fn check_bound(case: &Case, m: Matrix<'_>, scores: &[f32]) {
+fn check_bound(case: &Case, m: Matrix<'_>, x: &[f32], scores: &[f32]) {
     let twin = Case::twin().unwrap();
-    let x_hat = on_its_grid(case.x());
+    let x_hat = on_its_grid(x);
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|v| v * v).sum::<f64>().sqrt();
-    let error = norm(&mut case.x().iter().zip(&x_hat).map(|(a, b)| f64::from(*a) - f64::from(*b)));
+    let error = norm(&mut x.iter().zip(&x_hat).map(|(a, b)| f64::from(*a) - f64::from(*b)));
     let mut weights = vec![0.0; case.cols];
     for (row, &score) in scores.iter().enumerate() {
         twin.row(m, row, &mut weights).unwrap();
-        let terms = weights.iter().zip(case.x()).map(|(g, x)| f64::from(*g) * f64::from(*x));
+        let terms = weights.iter().zip(x).map(|(g, x)| f64::from(*g) * f64::from(*x));
         let exact: f64 = terms.sum();
         let length = norm(&mut weights.iter().map(|g| f64::from(*g)));
-        let reach = length * norm(&mut case.x().iter().map(|x| f64::from(*x)));
-        let bound = length * error + 4e-6 * reach + minimums_slack(case);
+        let reach = length * norm(&mut x.iter().map(|x| f64::from(*x)));
+        let bound = length * error + 4e-6 * reach + minimums_slack(case, x);
         assert!(
             (exact - f64::from(score)).abs() <= bound,
             "{} {}x{} {:?} row {row}: {score} against {exact}, bound {bound}",
@@ -141,7 +165,7 @@ fn check_bound(case: &Case, m: Matrix<'_>, scores: &[f32]) {
 
 /// What float32's rounding can add where `d * q` and the minimum cancel: it is relative to them,
 /// not to their difference, so to the largest minimum of the case (63 sub-scales).
-fn minimums_slack(case: &Case) -> f64 {
+fn minimums_slack(case: &Case, x: &[f32]) -> f64 {
     let has_minimums =
         matches!(case.dtype, Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q2K | Dtype::Q4K | Dtype::Q5K);
     if !has_minimums {
@@ -151,7 +175,7 @@ fn minimums_slack(case: &Case) -> f64 {
         Values::Ordinary => 0.01,
         Values::Extreme => 65_504.0,
     };
-    let total: f64 = on_its_grid(case.x()).iter().map(|v| f64::from(v.abs())).sum();
+    let total: f64 = on_its_grid(x).iter().map(|v| f64::from(v.abs())).sum();
     2e-6 * 63.0 * factor * total
 }
 

@@ -10,6 +10,9 @@ use crate::{Matrix, Pool};
 /// Elements of a dequantised panel: 512 KiB, which fits beside the rest in a core's L2 cache.
 const PANEL: usize = 128 * 1024;
 
+/// Panels that even a small matrix is cut into, so that there is work for several threads.
+const SHARES: usize = 8;
+
 /// `y[p, r] = sum_c m[r, c] * x[p, c]` for `n` positions; `x` is `[n, cols]`, `y` `[n, rows]`.
 /// Each worker dequantises a panel of rows and multiplies it with all positions.
 pub(crate) fn matmul(
@@ -28,8 +31,8 @@ pub(crate) fn matmul(
     if cols == 0 {
         return y.fill(0.0);
     }
-    let even_share = rows.div_ceil(pool.threads());
-    let panel_rows = (PANEL / cols).clamp(1, even_share.max(1)).next_multiple_of(8);
+    // Not by the number of threads: the order of the sums may depend on a panel's shape.
+    let panel_rows = (PANEL / cols).clamp(1, rows.div_ceil(SHARES)).next_multiple_of(8);
     let output = Output { y: y.as_mut_ptr(), rows, n };
     pool.parallel_for(rows, panel_rows, |range| {
         let mut panel = vec![0.0; range.len() * cols];

@@ -16,6 +16,7 @@ use crate::Dtype;
 use crate::activation::{Q8Vector, ToQuantize};
 use crate::coarse::TileKernel;
 use crate::head::{self, PlanesKernel};
+use crate::kernels::panel::{self, PanelKernels};
 use crate::kernels::scalar;
 
 /// An instruction set for which larql has kernels.
@@ -91,6 +92,17 @@ pub(crate) fn planes_kernel(isa: Isa) -> Option<PlanesKernel> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => Some(x86_64::PLANES_AVX512),
         _ => Some(head::estimate),
+    }
+}
+
+/// The product of panels and many vectors for `isa`; `None` where float32 is as quick.
+pub(crate) fn panel_kernels(isa: Isa) -> Option<PanelKernels> {
+    Kernels::new(isa)?;
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => Some(x86_64::PANEL_AVX512),
+        Isa::Scalar => Some(panel::SCALAR),
+        _ => None,
     }
 }
 

@@ -14,6 +14,15 @@ pub(crate) struct SubScales {
 /// A block format of integers with scales: element `e` stands for
 /// `d * scales[e / 16] * quant - dmin * mins[e / 16]`.
 pub(crate) trait Integers: Block {
+    /// Elements that share a sub-scale: 16 or 32.
+    const GRANULE: usize = 32;
+
+    /// What, added to the quants (wrapping), makes them bytes without sign.
+    const OFFSET: i8;
+
+    /// Whether it has minimums.
+    const MINS: bool = false;
+
     /// `d` and `dmin`.
     fn factors(&self) -> (f32, f32);
 
@@ -37,6 +46,8 @@ fn signed(quants: [u8; 32], offset: i8) -> [i8; 32] {
 }
 
 impl Integers for BlockQ4_0 {
+    const OFFSET: i8 = 8;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), 0.0)
     }
@@ -47,6 +58,9 @@ impl Integers for BlockQ4_0 {
 }
 
 impl Integers for BlockQ4_1 {
+    const OFFSET: i8 = 0;
+    const MINS: bool = true;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), -self.m.to_f32())
     }
@@ -57,6 +71,8 @@ impl Integers for BlockQ4_1 {
 }
 
 impl Integers for BlockQ5_0 {
+    const OFFSET: i8 = 16;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), 0.0)
     }
@@ -67,6 +83,9 @@ impl Integers for BlockQ5_0 {
 }
 
 impl Integers for BlockQ5_1 {
+    const OFFSET: i8 = 0;
+    const MINS: bool = true;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), -self.m.to_f32())
     }
@@ -77,6 +96,8 @@ impl Integers for BlockQ5_1 {
 }
 
 impl Integers for BlockQ8_0 {
+    const OFFSET: i8 = -128;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), 0.0)
     }
@@ -92,6 +113,10 @@ fn two_bits(qs: &[u8; 64], s: usize) -> [u8; 32] {
 }
 
 impl Integers for BlockQ2K {
+    const GRANULE: usize = 16;
+    const OFFSET: i8 = 0;
+    const MINS: bool = true;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), self.dmin.to_f32())
     }
@@ -107,6 +132,9 @@ impl Integers for BlockQ2K {
 }
 
 impl Integers for BlockQ3K {
+    const GRANULE: usize = 16;
+    const OFFSET: i8 = 4;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), 0.0)
     }
@@ -127,6 +155,9 @@ fn four_bits(qs: &[u8; 128], s: usize) -> [u8; 32] {
 }
 
 impl Integers for BlockQ4K {
+    const OFFSET: i8 = 0;
+    const MINS: bool = true;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), self.dmin.to_f32())
     }
@@ -142,6 +173,9 @@ impl Integers for BlockQ4K {
 }
 
 impl Integers for BlockQ5K {
+    const OFFSET: i8 = 0;
+    const MINS: bool = true;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), self.dmin.to_f32())
     }
@@ -158,6 +192,9 @@ impl Integers for BlockQ5K {
 }
 
 impl Integers for BlockQ6K {
+    const GRANULE: usize = 16;
+    const OFFSET: i8 = 32;
+
     fn factors(&self) -> (f32, f32) {
         (self.d.to_f32(), 0.0)
     }

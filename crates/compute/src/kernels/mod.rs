@@ -5,6 +5,7 @@
 //! quantised vector of [`Activations`](crate::Activations). What only one instruction set knows is in `arch`.
 
 pub(crate) mod integers;
+pub(crate) mod panel;
 pub(crate) mod scalar;
 pub(crate) mod vector;
 

@@ -6,12 +6,16 @@ pub(super) mod gemm16;
 
 use super::{Isa, Kernels};
 use crate::head::PlanesKernel;
+use crate::kernels::panel::PanelKernels;
 
 /// The kernel of an LM head's planes that AVX2 has; it must have been detected.
 pub(super) const PLANES_AVX2: PlanesKernel = avx2::estimate;
 
 /// The kernel of an LM head's planes that AVX-512 has; it must have been detected.
 pub(super) const PLANES_AVX512: PlanesKernel = avx512::estimate;
+
+/// The product of panels that AVX-512 has; it must have been detected.
+pub(super) const PANEL_AVX512: PanelKernels = avx512::PANEL;
 
 /// The AVX2 kernels, where this CPU has AVX2, FMA and F16C.
 pub(super) fn avx2() -> Option<Kernels> {

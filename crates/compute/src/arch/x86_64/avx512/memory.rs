@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_storeu_ps, _mm512_loadu_si512, _mm512_storeu_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_storeu_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_storeu_ps,
 };
 
 /// Bytes that are asked for before they are needed. The processor's own prefetch stops at the end
@@ -72,4 +73,11 @@ pub(super) fn store_f32(values: &mut [f32; 16], register: __m512) {
 pub(super) fn store_8(values: &mut [f32; 8], register: __m256) {
     // SAFETY: the reference covers the 32 bytes written.
     unsafe { _mm256_storeu_ps(values.as_mut_ptr(), register) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn load_lanes(values: &[f32; 16]) -> __m512 {
+    // SAFETY: the reference covers the 64 bytes read.
+    unsafe { _mm512_loadu_ps(values.as_ptr()) }
 }

@@ -6,7 +6,9 @@
 mod integers;
 mod integers_k;
 mod memory;
+mod panel;
 mod planes;
 
 pub(super) use integers::dots_q8;
+pub(super) use panel::PANEL;
 pub(super) use planes::estimate;
