@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::num::NonZeroUsize;
 
 use larql_compute::{Cpu, Isa};
+use serde::Serialize;
 
 use crate::args::Global;
 use crate::error::{Diagnostic, Failure};
@@ -32,6 +33,14 @@ impl Context {
     pub(crate) fn emit(&self, report: &impl Report) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         Ok(render::emit(report, &mut out, self.global.json, self.stdout)?)
+    }
+
+    /// Prints one JSON object on a line of its own: of several, one after the other.
+    pub(crate) fn emit_line(&self, row: &impl Serialize) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;
+        writeln!(out)?;
+        Ok(out.flush()?)
     }
 
     /// A remark on stderr that `--quiet` silences.

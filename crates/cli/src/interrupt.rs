@@ -25,6 +25,11 @@ pub(crate) fn watch() {
     });
 }
 
+/// From now on Ctrl-C ends the process again.
+pub(crate) fn unwatch() {
+    WATCHED.store(false, Ordering::SeqCst);
+}
+
 /// Whether Ctrl-C was pressed since [`watch`].
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)

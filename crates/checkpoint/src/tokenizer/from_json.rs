@@ -172,7 +172,7 @@ impl Config {
     }
 
     /// The chat template: `chat_template.jinja`, else the configuration's (of several the one
-    /// named "default").
+    /// named "default"; of one, that).
     fn chat_template(&self, dir: &Path) -> Result<Option<String>, CheckpointError> {
         let path = dir.join("chat_template.jinja");
         if let Some(bytes) = read(&path)? {
@@ -181,7 +181,8 @@ impl Config {
         let template = match self.value.get("chat_template") {
             Some(Value::Array(named)) => {
                 let default = |t: &&Value| t.get("name").and_then(Value::as_str) == Some("default");
-                named.iter().find(default).and_then(|t| t.get("template"))
+                let only = named.first().filter(|_| named.len() == 1);
+                named.iter().find(default).or(only).and_then(|t| t.get("template"))
             }
             other => other,
         };

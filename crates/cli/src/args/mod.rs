@@ -2,6 +2,7 @@
 //! completions are generated from it.
 
 mod bench;
+mod chat;
 mod generate;
 mod head;
 mod look;
@@ -15,7 +16,8 @@ use larql_vindex::labels::LabelScore;
 use larql_vindex::{Group, Level};
 
 pub(crate) use bench::{Backend, Bench};
-pub(crate) use generate::{DEFAULT_CONTEXT, Run, Running, Sampling, ffn_name};
+pub(crate) use chat::Chat;
+pub(crate) use generate::{ContextArg, DEFAULT_CONTEXT, Run, Running, Sampling, ffn_name};
 pub(crate) use head::LmHead;
 pub(crate) use look::{Positions, Trace, Walk, WalkQuery};
 pub(crate) use values::{FeatureRef, LayerRange};
@@ -84,6 +86,8 @@ pub(crate) enum Command {
     Slice(Slice),
     /// Run the model: continue a text
     Run(Run),
+    /// Hold a conversation with the model
+    Chat(Chat),
     /// Measure the model: speed, memory, perplexity, what walks cost
     Bench(Bench),
     /// Count what a vindex holds: layers, features, bytes by role, label coverage

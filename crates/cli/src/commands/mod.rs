@@ -1,6 +1,7 @@
 //! The commands, one file each: flags in, one call into the libraries, rows out.
 
 mod bench;
+mod chat;
 mod completions;
 mod describe;
 mod extract;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args, context),
         Command::Slice(args) => slice::run(&args, context),
         Command::Run(args) => run::run(&args, context),
+        Command::Chat(args) => chat::run(&args, context),
         Command::Bench(args) => bench::run(&args, context),
         Command::Stats(args) => stats::run(&args, context),
         Command::Knn(args) => knn::run(&args, context),
