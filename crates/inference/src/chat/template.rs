@@ -10,8 +10,9 @@ use super::python;
 use crate::InferenceError;
 
 const NAME: &str = "chat_template";
-/// Instructions that a rendering may take: a template from a file cannot run for ever.
-const FUEL: u64 = 20_000_000;
+/// Instructions that a rendering may take, where 64 bytes of new text count as one: a template from
+/// a file can neither run for ever nor fill the memory.
+const FUEL: u64 = 4_000_000;
 
 /// What one side said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -131,6 +131,22 @@ fn a_template_that_cannot_be_used_says_why() {
     let error =
         render("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}");
     assert!(error.contains("fuel"), "a template cannot run for ever: {error}");
+    let error = render("{{ ('a' * 1000000000) | length }}");
+    assert!(error.contains("fuel"), "nor fill the memory: {error}");
     let error = render("{{ messages | tojson(sort_keys=true) }}");
     assert!(error.contains("sort_keys"), "{error}");
+}
+
+#[test]
+fn long_conversations_are_rendered() {
+    let tokenizer = tokenizer("qwen2.gguf");
+    let said = "What was said, and a little more than that. ".repeat(20);
+    let messages: Vec<Message> = (0..2000)
+        .map(|i| Message::new(if i % 2 == 0 { "user" } else { "assistant" }, said.as_str()))
+        .collect();
+    for name in ["gemma", "llama3", "qwen", "mistral", "chatml", "deepseek"] {
+        let source = template(&format!("{name}.jinja"));
+        let text = ChatTemplate::new(&source, &tokenizer).unwrap().render(&messages, true);
+        assert!(text.unwrap().len() > 2000 * (said.len() - 1), "{name}");
+    }
 }
