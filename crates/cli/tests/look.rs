@@ -1,17 +1,40 @@
-//! `larql walk` and `larql trace` on the demo model (tests named `model_`).
+//! `larql walk`, `trace` and `why` on the demo model (tests named `model_`).
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use support::{larql, ran, scratch, vindex};
 
 const PROMPT: &str = "The capital of France is";
+const MEANS: &str = "feature_means.bin";
 
 fn on(command: &str, args: &[&str]) -> Option<support::Ran> {
     let vindex = vindex()?;
     Some(ran(larql().arg(command).arg(vindex).args(args)))
+}
+
+/// A vindex that `larql why` has stored the features' means in, which it does once and says.
+fn with_means() -> Option<&'static Path> {
+    static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let path = scratch("means").join("g.vindex");
+        let (model, made) = (support::model()?, path.to_str().expect("UTF-8"));
+        support::run(&["extract-index", model.to_str().expect("UTF-8"), "-o", made]).ok();
+        let why = || support::run(&["why", made, PROMPT, "-k", "1"]);
+        let (first, second) = (why(), why());
+        assert!(first.stderr.contains("once for this vindex"), "{first:#?}");
+        assert!(second.stderr.is_empty() && path.join(MEANS).exists(), "{second:#?}");
+        assert_eq!(first.ok(), second.ok());
+        Some(path)
+    })
+    .as_deref()
+}
+
+fn why(args: &[&str]) -> Option<support::Ran> {
+    Some(ran(larql().arg("why").arg(with_means()?).args(args)))
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a Vec<Value> {
@@ -185,4 +208,110 @@ fn model_what_cannot_be_is_refused() {
         let Some(ran) = on(command, args) else { return };
         ran.fails(1, wanted);
     }
+}
+
+#[test]
+fn model_why_finds_what_an_independent_computation_finds() {
+    let data =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/analysis/gemma-3-270m.json");
+    let truth = std::fs::read(data).expect("a file");
+    let truth: Value = serde_json::from_slice(&truth).expect("JSON");
+    let prompt = truth["prompt"].as_str().expect("a prompt");
+    // Activations rounded to eight bits against float32.
+    let near = |found: f64, expected: f64| (found - expected).abs() < 0.02 + 0.05 * expected.abs();
+    let entries = |key: &str| -> Vec<(Value, Value, f64)> {
+        let entry = |row: &Value| (row[0].clone(), row[1].clone(), row[2].as_f64().expect("n"));
+        list(&truth, key).iter().map(entry).collect()
+    };
+    let check = |rows: &[Value], key: &str, field: &str| {
+        for (layer, feature, expected) in entries(key) {
+            let row = rows.iter().find(|row| row["layer"] == layer && row["feature"] == feature);
+            let row = row.unwrap_or_else(|| panic!("{key}: {layer}:{feature} is not there"));
+            assert!(near(number(row, field), expected), "{key}: {expected} {row}");
+        }
+    };
+    let args = [prompt, "--token", "Paris", "--json", "-k", "40"];
+    let Some(ran) = on("trace", &args) else { return };
+    check(list(&ran.json(), "features"), "trace", "logit");
+    let Some(ran) = on("walk", &[prompt, "--json"]) else { return };
+    check(list(&ran.json(), "firings"), "walk", "contribution");
+    let Some(ran) = why(&[&args[..], &["--ablate", "20"]].concat()) else { return };
+    let answer = ran.json();
+    assert_eq!(answer["token"]["id"], truth["token"]);
+    assert_eq!(answer["usual"]["positions"], truth["positions"]);
+    check(list(&answer, "speak_for"), "why", "score");
+    let ablation = &answer["ablation"];
+    let before = number(&truth, "log_prob");
+    let change = number(&truth, "log_prob_ablated") - before;
+    assert!((number(&answer, "log_prob") - before).abs() < 0.15, "{answer}");
+    let found = number(ablation, "log_prob_after") - number(ablation, "log_prob_before");
+    assert!((found - change).abs() < 0.3, "{found} {change}");
+}
+
+/// What a causal test must show: the word becomes much rarer, other texts stay as they are, and as
+/// many other features do neither.
+#[test]
+fn model_why_ablation_is_specific() {
+    let args = ["Berlin is the capital of", "--ablate", "50", "-k", "3", "--json"];
+    let Some(ran) = why(&args) else { return };
+    let answer = ran.json();
+    assert_eq!(answer["token"]["text"], " Germany");
+    let ablation = &answer["ablation"];
+    let before = number(ablation, "log_prob_before");
+    assert!((before - number(&answer, "log_prob")).abs() < 1e-9);
+    assert!(number(ablation, "log_prob_after") < before - 3.0, "{ablation}");
+    let unrelated = list(ablation, "unrelated");
+    let damage: f64 = unrelated.iter().map(|row| number(row, "divergence")).sum();
+    assert!(damage / (unrelated.len() as f64) < 0.15, "{ablation}");
+    let control = &ablation["control"];
+    assert!((number(control, "log_prob_after") - before).abs() < 0.5, "{ablation}");
+    assert_eq!(ablation["features"], 50);
+}
+
+#[test]
+fn model_why_takes_alternatives_and_contrasts() {
+    let Some(ran) = why(&[PROMPT, "-t", "Paris", "--against", "the", "-k", "2"]) else {
+        return;
+    };
+    let text = ran.ok();
+    assert!(text.contains("why ␣Paris (9079)") && text.contains("not ␣the"), "{text}");
+    let args = [PROMPT, "-t", "Paris", "-k", "5", "--json", "--contrast"];
+    let Some(ran) = why(&[&args[..], &["The capital of Japan is"]].concat()) else { return };
+    let answer = ran.json();
+    assert_eq!(answer["usual"]["prompts"], serde_json::json!(["The capital of Japan is"]));
+    assert_eq!(list(&answer, "speak_for").len(), 5);
+    assert!(answer["ablation"].is_null());
+    // A text in contrast with itself has nothing to say.
+    let Some(ran) = why(&[&args[..], &[PROMPT]].concat()) else { return };
+    let answer = ran.json();
+    assert_eq!((number(&answer, "total_for"), number(&answer, "total_against")), (0.0, 0.0));
+    assert!(list(&answer, "speak_for").is_empty());
+    for (args, wanted) in [
+        (&["", "-t", "a"][..], &["empty"][..]),
+        (&["a", "--against", "Kreuzberg"], &["--against", "tokens of this model"]),
+        (&["a", "--contrast", ""], &["empty"]),
+        (&["a", "-p", "3"], &["--position"]),
+    ] {
+        let Some(ran) = why(args) else { return };
+        ran.fails(1, wanted);
+    }
+}
+
+/// What is broken is refused with what to do, and found by `verify`.
+#[test]
+fn model_broken_means_are_refused() {
+    let (Some(model), Some(vindex)) = (support::model(), with_means()) else { return };
+    let broken = scratch("broken").join("g.vindex");
+    let made = broken.to_str().expect("UTF-8");
+    support::run(&["extract-index", model.to_str().expect("UTF-8"), "-o", made]).ok();
+    let mut bytes = std::fs::read(vindex.join(MEANS)).expect("the means");
+    std::fs::write(broken.join(MEANS), &bytes).expect("a file");
+    support::run(&["verify", made]).ok();
+    assert!(support::run(&["stats", made]).ok().contains("feature means"));
+    // Those of the same model and text fit.
+    let why = || support::run(&["why", made, PROMPT, "-k", "1"]);
+    assert!(why().stderr.is_empty());
+    bytes[40] ^= 1;
+    std::fs::write(broken.join(MEANS), bytes).expect("a file");
+    why().fails(1, &[MEANS, "delete the file", "larql why"]);
 }

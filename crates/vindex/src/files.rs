@@ -49,6 +49,8 @@ pub const DOWN_FEATURES: &str = "down_features.gguf";
 /// Coarse planes of the LM head. The manifest does not name them: they say themselves which head
 /// they are of.
 pub const LM_HEAD_PLANES: &str = "lm_head.planes";
+/// Mean activations of all features. As with the planes, they say themselves what they are of.
+pub const FEATURE_MEANS: &str = "feature_means.bin";
 /// The source's tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// Files that a tokenizer is read from, besides [`TOKENIZER`].

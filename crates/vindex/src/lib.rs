@@ -10,6 +10,7 @@ pub mod hash;
 mod head;
 pub mod labels;
 pub mod manifest;
+mod means;
 mod open;
 mod progress;
 mod quantize;
@@ -28,6 +29,7 @@ pub use head::{
     planes_not_worth,
 };
 pub use manifest::{FileEntry, Manifest, ManifestFault, TensorEntry, WeightsOrigin};
+pub use means::FeatureMeans;
 pub use open::{Vindex, advice};
 pub use progress::{NoProgress, Progress};
 pub use quantize::{QuantizeOptions, QuantizeReport, RoleError, quantize};

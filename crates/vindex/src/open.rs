@@ -427,6 +427,7 @@ pub(crate) fn extra_files(dir: &Path, manifest: &Manifest) -> Result<Vec<String>
         let known = name == files::MANIFEST
             || name == atomic::LOCK
             || name == files::LM_HEAD_PLANES
+            || name == files::FEATURE_MEANS
             || manifest.file(&name).is_some()
             || (name == "ann" && manifest.files.iter().any(|f| f.kind == FileKind::Ann));
         if !known {

@@ -89,11 +89,16 @@ impl Vindex {
                 advice: advice_name(Advice::Normal),
             });
         }
-        let planes = self.file_path(files::LM_HEAD_PLANES);
-        if planes.exists() {
-            let map = Map::open(&planes)?;
+        let sealed =
+            [("lm_head_planes", files::LM_HEAD_PLANES), ("feature_means", files::FEATURE_MEANS)];
+        for (role, name) in sealed {
+            let path = self.file_path(name);
+            if !path.exists() {
+                continue;
+            }
+            let map = Map::open(&path)?;
             roles.push(RoleResidency {
-                role: "lm_head_planes".to_owned(),
+                role: role.to_owned(),
                 tensors: 1,
                 mapped: map.bytes().len() as u64,
                 resident: map.resident(0..map.bytes().len())? as u64,

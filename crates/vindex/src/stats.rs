@@ -41,6 +41,8 @@ pub struct Stats {
     pub labels: Option<Coverage>,
     /// Bytes of the coarse planes of the LM head; `None` where it has none.
     pub head_planes: Option<u64>,
+    /// Bytes of the features' mean activations; `None` where it has none.
+    pub feature_means: Option<u64>,
     /// Files that the manifest does not name.
     pub extra_files: Vec<String>,
     /// Derived files that are gone.
@@ -109,12 +111,16 @@ impl Vindex {
             groups,
             layers,
             labels: Labels::open(self)?.map(|labels| labels.coverage()),
-            head_planes: std::fs::metadata(self.file_path(files::LM_HEAD_PLANES))
-                .ok()
-                .map(|meta| meta.len()),
+            head_planes: self.size_of(files::LM_HEAD_PLANES),
+            feature_means: self.size_of(files::FEATURE_MEANS),
             extra_files: self.extra_files().to_vec(),
             missing_files: self.missing_files().to_vec(),
         })
+    }
+
+    /// Bytes of a file; `None` where it is not there.
+    fn size_of(&self, name: &str) -> Option<u64> {
+        std::fs::metadata(self.file_path(name)).ok().map(|meta| meta.len())
     }
 
     fn group_stats(&self) -> Vec<GroupStats> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::extract::default_threads;
-use crate::files::{LM_HEAD_PLANES, MANIFEST};
+use crate::files::{FEATURE_MEANS, LM_HEAD_PLANES, MANIFEST};
 use crate::hash::{self, SEGMENT, Sha, Span};
 use crate::manifest::{FileEntry, Manifest, Modified};
 use crate::{Progress, VindexError, atomic};
@@ -131,10 +131,16 @@ pub fn verify(
         repaired = true;
     }
     let mut bytes = bytes;
-    if let Some((size, detail)) = crate::head::check_content(dir)? {
+    // Derived files that carry their own hash.
+    let sealed = [
+        (LM_HEAD_PLANES, crate::head::check_content(dir)?),
+        (FEATURE_MEANS, crate::means::check_content(dir)?),
+    ];
+    for (name, found) in sealed {
+        let Some((size, detail)) = found else { continue };
         bytes += size;
         let state = if detail.is_some() { FileState::Damaged } else { FileState::Sound };
-        files.push(FileCheck { name: LM_HEAD_PLANES.to_owned(), state, size, detail });
+        files.push(FileCheck { name: name.to_owned(), state, size, detail });
     }
     let extra_files = crate::open::extra_files(dir, &manifest)?;
     Ok(VerifyReport { files, extra_files, bytes, repaired })

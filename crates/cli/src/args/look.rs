@@ -87,3 +87,33 @@ impl FromStr for Positions {
         }
     }
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct Why {
+    /// The vindex
+    pub(crate) vindex: PathBuf,
+    /// The text
+    pub(crate) prompt: String,
+    /// The word that is asked about; one token [default: what the model says next]
+    #[arg(short, long, value_name = "T")]
+    pub(crate) token: Option<String>,
+    /// The word that it might have said instead; one token [default: everything else, each token
+    /// with its probability]
+    #[arg(long, value_name = "T2")]
+    pub(crate) against: Option<String>,
+    /// Compare what features do with what they do at the end of this text, or on average at the
+    /// ends of several [default: with their means over a reference text that comes with larql]
+    #[arg(long, value_name = "PROMPT2", num_args = 1..)]
+    pub(crate) contrast: Vec<String>,
+    /// Also set the N features that speak most for the word to what they are compared with, at the
+    /// position only, and show what becomes of the word, and of unrelated texts
+    #[arg(long, value_name = "N")]
+    pub(crate) ablate: Option<std::num::NonZeroUsize>,
+    /// Features to show for the word, and against it
+    #[arg(short = 'k', long, value_name = "K", default_value_t = 10)]
+    pub(crate) top: usize,
+    /// The position to look at, counted from 0 (where the model wants a BOS, that is 0) [default:
+    /// the last]
+    #[arg(short, long, value_name = "P")]
+    pub(crate) position: Option<usize>,
+}

@@ -19,7 +19,7 @@ pub(crate) use bench::{Backend, Bench};
 pub(crate) use chat::Chat;
 pub(crate) use generate::{ContextArg, DEFAULT_CONTEXT, Run, Running, Sampling, ffn_name};
 pub(crate) use head::LmHead;
-pub(crate) use look::{Positions, Trace, Walk, WalkQuery};
+pub(crate) use look::{Positions, Trace, Walk, WalkQuery, Why};
 pub(crate) use values::{FeatureRef, LayerRange};
 
 /// A language model's weights, opened as a database.
@@ -98,6 +98,8 @@ pub(crate) enum Command {
     Walk(Walk),
     /// Show how a prediction comes about: what each layer would say, and what adds to a logit
     Trace(Trace),
+    /// Show which features speak for a prediction, and what becomes of it without them
+    Why(Why),
     /// Find the features that write a word
     Describe(Describe),
     /// Show one feature: its norms and its labels

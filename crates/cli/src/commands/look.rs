@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use larql_checkpoint::tokenizer::EncodeOptions;
+use larql_compute::{Order, TopK};
 use larql_inference::Model;
 use larql_vindex::VindexError;
 
@@ -87,4 +88,13 @@ pub(super) fn write_svg(path: &Path, svg: &str, context: &Context) -> Result<(),
     })?;
     context.remark(&format!("drawn: {}", path.display()));
     Ok(())
+}
+
+/// The token with the highest logit.
+pub(super) fn best(logits: &[f32]) -> Result<u32, Failure> {
+    let mut top = TopK::new(1, Order::Signed);
+    for (token, &logit) in logits.iter().enumerate() {
+        top.push(token, logit)?;
+    }
+    Ok(top.into_sorted().first().map_or(0, |best| best.row as u32))
 }

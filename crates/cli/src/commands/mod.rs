@@ -1,5 +1,6 @@
 //! The commands, one file each: flags in, one call into the libraries, rows out.
 
+mod ablate;
 mod bench;
 mod chat;
 mod completions;
@@ -21,6 +22,7 @@ mod stats;
 mod trace;
 mod verify;
 mod walk;
+mod why;
 
 use std::io;
 
@@ -48,6 +50,7 @@ pub(crate) fn run(command: Command, context: &Context) -> Result<(), Failure> {
         Command::Knn(args) => knn::run(&args, context),
         Command::Walk(args) => walk::run(&args, context),
         Command::Trace(args) => trace::run(&args, context),
+        Command::Why(args) => why::run(&args, context),
         Command::Describe(args) => describe::run(&args, context),
         Command::Feature(args) => feature::run(&args, context),
         Command::Labels(args) => labels::run(&args, context),

@@ -29,6 +29,9 @@ impl Report for Stats {
         if let Some(bytes) = self.head_planes {
             page.fields(&[("LM head planes", units::bytes(bytes))])?;
         }
+        if let Some(bytes) = self.feature_means {
+            page.fields(&[("feature means", units::bytes(bytes))])?;
+        }
         page.heading("Weights by group")?;
         let mut table = Table::new([
             Column::text("group"),

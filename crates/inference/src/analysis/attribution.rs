@@ -36,6 +36,9 @@ pub struct LayerAttribution {
     pub ffn: f64,
     /// Of `ffn`: every feature's, `[n_features]`.
     pub features: Vec<f32>,
+    /// What a feature adds for each unit of activation, `[n_features]`; 0 for those of experts that
+    /// were not visited.
+    pub slopes: Vec<f32>,
     /// Of `ffn`: the down projection's bias.
     pub ffn_bias: f64,
 }
@@ -64,11 +67,12 @@ impl Attribution {
         let reader = norm.pull_back(direction, norm.scale(seen.residual()));
         let layers = seen.layers.iter().enumerate().map(|(i, layer)| {
             let feature_reader = feature_reader(model, i, &layer.activations, &reader)?;
-            let dots = features::dots(model, i, &feature_reader, &layer.activations)?;
+            let slopes = features::dots(model, i, &feature_reader, &layer.activations)?;
             Ok(LayerAttribution {
                 attention: dot(&reader, &layer.attn_out),
                 ffn: dot(&reader, &layer.mlp_out),
-                features: dots.iter().zip(&layer.activations).map(|(d, a)| d * a).collect(),
+                features: slopes.iter().zip(&layer.activations).map(|(s, a)| s * a).collect(),
+                slopes,
                 ffn_bias: dot(&feature_reader, features::down_bias(model, i)),
             })
         });

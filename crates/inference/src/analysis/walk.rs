@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use larql_compute::{Order, TopK};
 
+use crate::analysis::each::Each;
 use crate::analysis::features;
-use crate::analysis::snapshot::{rows_from, state_for};
-use crate::hooks::{Hooks, Point};
+use crate::analysis::snapshot::state_for;
 use crate::{InferenceError, Model};
 
 /// What to walk over.
@@ -52,62 +52,34 @@ pub fn walk(
     if options.layers.is_empty() || options.layers.end > model.config().n_layers {
         model.vindex.check_layer(options.layers.end.saturating_sub(1).max(options.layers.start))?;
     }
+    let mut lengths = vec![None; options.layers.end];
+    let mut found = Vec::new();
+    let rank = |layer: usize, position: usize, activations: &[f32]| {
+        let lengths = match &mut lengths[layer] {
+            Some(known) => known,
+            unknown => unknown.insert(features::lengths(model, layer)?),
+        };
+        let mut top = TopK::new(options.top, Order::Signed);
+        let mut all = 0.0_f64;
+        for (feature, (a, length)) in activations.iter().zip(lengths.iter()).enumerate() {
+            let contribution = a.abs() * length;
+            all += f64::from(contribution);
+            top.push(feature, contribution)?;
+        }
+        found.extend(top.into_sorted().into_iter().map(|scored| Firing {
+            position,
+            layer,
+            feature: scored.row,
+            activation: activations[scored.row],
+            contribution: scored.score,
+            share: if all > 0.0 { (f64::from(scored.score) / all) as f32 } else { 0.0 },
+        }));
+        Ok(())
+    };
     let mut state = state_for(model, tokens)?;
-    let mut hooks = Walk { model, options, h: Vec::new(), found: Vec::new() };
+    let mut hooks = Each::new(model, options.layers.clone(), options.from, rank);
     model.feed_with(&mut state, tokens, &mut hooks)?;
-    let mut found = hooks.found;
     // Stable: within a layer and position they stay ranked.
     found.sort_by_key(|firing| (firing.position, firing.layer));
     Ok(found)
-}
-
-struct Walk<'a> {
-    model: &'a Model<'a>,
-    options: &'a WalkOptions,
-    h: Vec<f32>,
-    found: Vec<Firing>,
-}
-
-impl Hooks for Walk<'_> {
-    fn wants(&self, point: Point) -> bool {
-        match point {
-            Point::MlpIn(layer) | Point::MlpPost(layer) => self.options.layers.contains(&layer),
-            _ => false,
-        }
-    }
-
-    fn at(&mut self, point: Point, first: usize, values: &mut [f32]) -> Result<(), InferenceError> {
-        let config = self.model.config();
-        let Point::MlpPost(layer) = point else {
-            self.h = rows_from(values, config.hidden_size, first, self.options.from).to_vec();
-            return Ok(());
-        };
-        let n_features = config.n_features(layer);
-        let rows = rows_from(values, n_features, first, self.options.from);
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let lengths = features::lengths(self.model, layer)?;
-        let inputs = self.h.chunks_exact(config.hidden_size);
-        for (i, (row, h)) in rows.chunks_exact(n_features).zip(inputs).enumerate() {
-            let mut activations = row.to_vec();
-            features::weigh(self.model, layer, h, &mut activations)?;
-            let mut top = TopK::new(self.options.top, Order::Signed);
-            let mut all = 0.0_f64;
-            for (feature, (a, length)) in activations.iter().zip(&lengths).enumerate() {
-                let contribution = a.abs() * length;
-                all += f64::from(contribution);
-                top.push(feature, contribution)?;
-            }
-            self.found.extend(top.into_sorted().into_iter().map(|scored| Firing {
-                position: first.max(self.options.from) + i,
-                layer,
-                feature: scored.row,
-                activation: activations[scored.row],
-                contribution: scored.score,
-                share: if all > 0.0 { (f64::from(scored.score) / all) as f32 } else { 0.0 },
-            }));
-        }
-        Ok(())
-    }
 }
