@@ -221,6 +221,18 @@ fn model_chats_with_a_template_of_questions_and_answers() {
     assert_eq!(found[1]["cached_tokens"], 16);
 }
 
+/// A process that does not outlive its test.
+#[cfg(unix)]
+struct Ended(std::process::Child);
+
+#[cfg(unix)]
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// On a terminal: Ctrl-C ends the reply and not the chat, lines come back, and no text of the frame
 /// is shown.
 #[cfg(unix)]
@@ -230,12 +242,19 @@ fn model_a_person_chats_on_a_terminal() {
     use std::time::{Duration, Instant};
 
     let Some(vindex) = vindex() else { return };
-    let controller = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR).expect("a terminal");
+    use rustix::fs::{Mode, OFlags};
+    use rustix::pty::OpenptFlags;
+
+    let controller = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY);
+    let controller = controller.expect("a terminal");
+    // With a copy of it, larql would not see that the terminal is gone.
+    let kept = rustix::io::fcntl_setfd(&controller, rustix::io::FdFlags::CLOEXEC);
+    kept.expect("it stays here");
     rustix::pty::grantpt(&controller).expect("it is ours");
     rustix::pty::unlockpt(&controller).expect("it is open");
     let path = rustix::pty::ptsname(&controller, Vec::new()).expect("its name");
-    let path = path.into_string().expect("UTF-8");
-    let end = || fs::OpenOptions::new().read(true).write(true).open(&path).expect("its other end");
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let end = || rustix::fs::open(&path, flags, Mode::empty()).expect("its other end");
     let template = data("chat/gemma.jinja");
     let mut command = larql();
     command
@@ -246,7 +265,7 @@ fn model_a_person_chats_on_a_terminal() {
         .env("TERM", "xterm")
         .env("NO_COLOR", "1");
     command.stdin(end()).stdout(end()).stderr(end());
-    let mut child = command.spawn().expect("larql starts");
+    let mut child = Ended(command.spawn().expect("larql starts"));
     drop(command);
 
     let mut keyboard = fs::File::from(controller);
@@ -285,7 +304,7 @@ fn model_a_person_chats_on_a_terminal() {
     // It is a base model: in this frame it repeats itself for ever.
     until("What is the capital of France?");
     until("What is the capital");
-    let id = child.id().to_string();
+    let id = child.0.id().to_string();
     let kill = std::process::Command::new("kill").args(["-INT", &id]).status();
     assert!(kill.expect("kill runs").success());
     let rest = until("interrupted: the reply is unfinished");
@@ -303,6 +322,6 @@ fn model_a_person_chats_on_a_terminal() {
     until("/save FILE");
     until("> ");
     press(b"\x04");
-    let ended = child.wait().expect("it ends");
+    let ended = child.0.wait().expect("it ends");
     assert_eq!(ended.code(), Some(0));
 }

@@ -10,8 +10,8 @@ use super::{Running, Sampling};
 #[command(
     after_help = "On a terminal, lines can be edited, and the arrow keys bring back earlier \
 ones. Ctrl-C ends a reply, Ctrl-D or /exit the chat; /help lists the other commands.\n\n\
-A reply ends at the model's end-of-turn tokens, at what the template puts after an answer (where it \
-puts nothing: at the line that begins the next turn), and at --stop.\n\n\
+A reply ends at the model's end-of-turn tokens, at what the template puts after an answer (where \
+that is nothing: at the line that begins the next turn), and at --stop.\n\n\
 Where stdin is no terminal, each line is said in turn and only the replies are printed; with --json \
 one object a line."
 )]

@@ -94,9 +94,9 @@ impl Conversation {
         piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, InferenceError> {
         let tokenizer = model.vindex().tokenizer()?;
-        let end = self.template.end_of_answer(tokenizer);
+        let ends = self.template.ends_of_answer(tokenizer);
         let mut options = GenerateOptions { continues: false, ..options.clone() };
-        options.stops.extend(end.clone());
+        options.stops.extend(ends.iter().cloned());
         let shifts = state.options.overflow == Overflow::Shift;
         let mut run = Run::new(model, &options, piece)?;
         run.hands_back = true;
@@ -137,7 +137,7 @@ impl Conversation {
             }
             match run.decode(state, sampler, &mut NoHooks)? {
                 Finish::Context if shifts => {}
-                Finish::Stop(name) if end.as_ref() == Some(&name) => {
+                Finish::Stop(name) if ends.contains(&name) => {
                     break match tokenizer.id_of(&name) {
                         Some(id) => Finish::End(id),
                         None => Finish::Stop(name),

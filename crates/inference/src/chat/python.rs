@@ -1,8 +1,8 @@
-//! What templates expect of Python: `json.dumps`.
+//! What templates expect of Python: `json.dumps`, and which values are what.
 
 use std::io;
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
@@ -57,4 +57,20 @@ impl Formatter for Spaced {
     fn begin_object_value<W: ?Sized + io::Write>(&mut self, w: &mut W) -> io::Result<()> {
         w.write_all(b": ")
     }
+}
+
+/// Whether Python iterates over it: over text and what is not defined too, but not over `None`.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    let kind = value.kind();
+    kind != ValueKind::None && (kind == ValueKind::String || value.try_iter().is_ok())
+}
+
+/// Whether it has a length and elements, as Jinja2 asks: text and mappings too.
+pub(super) fn is_sequence(value: &Value) -> bool {
+    is_iterable(value) && (value.is_undefined() || value.len().is_some())
+}
+
+/// Whether it is a number, as `True` is in Python.
+pub(super) fn is_number(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
 }

@@ -89,6 +89,9 @@ impl ChatTemplate {
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", |value: Value, options| python::to_json(&value, options));
+        environment.add_test("iterable", |value: Value| python::is_iterable(&value));
+        environment.add_test("sequence", |value: Value| python::is_sequence(&value));
+        environment.add_test("number", |value: Value| python::is_number(&value));
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -153,36 +156,45 @@ impl ChatTemplate {
         Ok(tokenizer.encode_quoting(&text, &quoted, EncodeOptions::TEMPLATE)?)
     }
 
-    /// What ends an answer in this template: the name of the control token that it puts there, or
-    /// the text; where it puts none, the line with which the next turn begins. `None` where that
-    /// is white space too, or the template cannot be asked.
-    pub fn end_of_answer(&self, tokenizer: &Tokenizer) -> Option<String> {
+    /// What ends an answer in this template: the names of the control tokens that follow one, at
+    /// the end of a conversation and before the next turn. Where none follows, the text that does
+    /// so in both places; where that is none too, the line that begins the next turn. Empty where
+    /// nothing tells, or the template cannot be asked.
+    pub fn ends_of_answer(&self, tokenizer: &Tokenizer) -> Vec<String> {
         const ANSWER: &str = "\u{fdd1}answer\u{fdd1}";
         const NEXT: &str = "\u{fdd2}question\u{fdd2}";
         let mut messages =
             vec![Message::new("user", "question"), Message::new("assistant", ANSWER)];
-        let last = self.render(&messages, false).ok()?;
-        messages.push(Message::new("user", NEXT));
-        let followed = self.render(&messages, false).ok();
-        let last = last.rsplit_once(ANSWER)?.1;
-        let next = match &followed {
-            Some(text) => text.rsplit_once(ANSWER)?.1.split_once(NEXT)?.0,
-            None => last,
+        let after = |messages: &[Message]| {
+            let text = self.render(messages, false).ok()?;
+            Some(text.rsplit_once(ANSWER)?.1.to_owned())
         };
-        // What stands there whether or not a turn follows ends the answer.
-        let same = last.char_indices().zip(next.chars()).find(|((_, a), b)| a != b);
-        let end = last[..same.map_or(last.len().min(next.len()), |((at, _), _)| at)].trim();
-        if !end.is_empty() {
+        let Some(last) = after(&messages) else { return Vec::new() };
+        messages.push(Message::new("user", NEXT));
+        let next = after(&messages).unwrap_or_else(|| last.clone());
+        let next = next.split_once(NEXT).map_or(next.as_str(), |(before, _)| before);
+        let mut ends: Vec<String> = Vec::new();
+        for text in [last.as_str(), next] {
             let options = EncodeOptions { add_special: false, parse_special: true };
-            let first = *tokenizer.encode(end, options).ok()?.first()?;
-            return Some(match tokenizer.kind(first) {
-                TokenKind::Control => tokenizer.piece(first).to_owned(),
-                _ => end.to_owned(),
-            });
+            let tokens = tokenizer.encode(text.trim_start(), options).unwrap_or_default();
+            if let Some(&first) = tokens.first()
+                && tokenizer.kind(first) == TokenKind::Control
+            {
+                ends.push(tokenizer.piece(first).to_owned());
+            }
+        }
+        ends.dedup();
+        if !ends.is_empty() {
+            return ends;
+        }
+        let line = last.trim_start().lines().next().unwrap_or_default().trim_end();
+        if !line.is_empty() && next.trim_start().starts_with(line) {
+            return vec![line.to_owned()];
         }
         // Only a line of its own can be told from the same words within an answer.
         let line = next.trim();
-        (!line.is_empty() && next.starts_with('\n')).then(|| format!("\n{line}"))
+        let begins = !line.is_empty() && next.starts_with('\n');
+        begins.then(|| format!("\n{line}")).into_iter().collect()
     }
 }
 

@@ -96,22 +96,35 @@ fn control_tokens_of_a_message_stay_text() {
 
 #[test]
 fn a_template_says_what_ends_an_answer() {
-    let end = |name: &str, tokens: &str| {
+    let ends = |source: &str, tokens: &str| {
         let tokenizer = tokenizer(tokens);
-        let source = template(name);
-        ChatTemplate::new(&source, &tokenizer).unwrap().end_of_answer(&tokenizer)
+        ChatTemplate::new(source, &tokenizer).unwrap().ends_of_answer(&tokenizer)
     };
-    assert_eq!(end("chatml.jinja", "qwen2.gguf").unwrap(), "<|im_end|>");
-    assert_eq!(end("gemma.jinja", "spm-plain.gguf").unwrap(), "<end_of_turn>", "as text");
-    let tokenizer = tokenizer("spm-plain.gguf");
-    let end =
-        |source: &str| ChatTemplate::new(source, &tokenizer).unwrap().end_of_answer(&tokenizer);
+    assert_eq!(ends(&template("chatml.jinja"), "qwen2.gguf"), ["<|im_end|>"]);
+    // Without such a token it is looked for as text.
+    for (name, end) in [
+        ("chatml.jinja", "<|im_end|>"),
+        ("gemma.jinja", "<end_of_turn>"),
+        ("llama3.jinja", "<|eot_id|>"),
+        ("mistral.jinja", "</s>"),
+        ("questions.jinja", "\nQuestion:"),
+    ] {
+        assert_eq!(ends(&template(name), "spm-plain.gguf"), [end], "{name}");
+    }
+    // Another token at the end than between turns, and none but that of the next turn.
+    let each = "{% for m in messages %}{{ m.content }}{{ '<|im_end|>' if loop.last else \
+                '<|endoftext|>' }}{% endfor %}";
+    assert_eq!(ends(each, "qwen2.gguf"), ["<|im_end|>", "<|endoftext|>"]);
+    assert!(ends(each, "spm-plain.gguf").is_empty(), "not the `<|` that they share");
+    let next = "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}";
+    assert_eq!(ends(next, "qwen2.gguf"), ["<|im_start|>"]);
+    let ends = |source: &str| ends(source, "spm-plain.gguf");
     let lines = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:";
-    assert_eq!(end(lines).unwrap(), "\nuser:", "not what asks for an answer");
+    assert_eq!(ends(lines), ["\nuser:"], "not what asks for an answer");
     let lines = "{% for m in messages %}### {{ m.role }}:\n\n{{ m.content }}\n\n{% endfor %}";
-    assert_eq!(end(lines).unwrap(), "\n### user:");
-    assert_eq!(end("{% for m in messages %}{{ m.content }}{% endfor %}"), None);
-    assert_eq!(end("{{ raise_exception('no') }}"), None);
+    assert_eq!(ends(lines), ["\n### user:"]);
+    assert!(ends("{% for m in messages %}{{ m.content }}{% endfor %}").is_empty());
+    assert!(ends("{{ raise_exception('no') }}").is_empty());
 }
 
 #[test]
