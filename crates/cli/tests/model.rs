@@ -122,6 +122,16 @@ fn model_describe_finds_the_features_that_write_a_word() {
     let parts = several["parts"].as_array().expect("parts").len();
     assert!(parts >= 3, "a word of several tokens: each, and all together");
     assert!(on(vindex, "describe", &["Monday"]).ok().contains("chance"));
+    let args = ["France", "--query", "embedding", "--json"];
+    let customary = hits(&on(vindex, "describe", &args).json());
+    assert_eq!(customary.len(), 20);
+    assert!(customary.windows(2).all(|pair| pair[0].0 <= pair[1].0), "grouped by layer");
+    // Each is the best of its layer, by the same search as `knn`.
+    let (layer, feature, score) = customary[0];
+    let knn = ["-l", &layer.to_string(), "--token", "France", "-k", "1", "--json"];
+    assert_eq!(hits(&on(vindex, "knn", &knn).json()), [(layer, feature, score)]);
+    let text = on(vindex, "describe", &args[..3]).ok();
+    assert!(text.contains("for comparison only"));
 }
 
 #[test]
@@ -148,6 +158,7 @@ fn model_what_is_not_there_is_an_error_with_the_range() {
         ("describe", &["  "], &["empty"]),
         ("describe", &["a", "--min", "2"], &["--min"]),
         ("describe", &["a", "--layers", "18.."], &["18"]),
+        ("describe", &["a", "--query", "embedding", "--min", "0.1"], &["--min"]),
         ("feature", &["18:0"], &["18"]),
         ("feature", &["0:2048"], &["2048"]),
         ("labels", &["--layer", "18"], &["18"]),

@@ -321,6 +321,19 @@ pub(crate) struct Describe {
     /// Leave out features whose cosine is smaller than this
     #[arg(long, value_name = "COSINE", default_value_t = 0.0)]
     pub(crate) min: f32,
+    /// What is asked of every feature
+    #[arg(long, value_enum, default_value = "output")]
+    pub(crate) query: DescribeQuery,
+}
+
+/// What `describe` asks of every feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DescribeQuery {
+    /// Whether its output points along the word's unembedding
+    Output,
+    /// Whether its gate row answers to the embedding of the word's last token, the customary way:
+    /// for comparison only, it finds rows of large norm rather than features about the word
+    Embedding,
 }
 
 #[derive(Debug, Args)]

@@ -2,14 +2,15 @@
 
 use std::io;
 
-use larql_vindex::search::{DescribeOptions, DescribedPart};
+use larql_compute::{Order, TopK};
+use larql_vindex::search::{DescribeOptions, DescribedPart, Hit, Query, WalkOptions};
 use serde::Serialize;
 
-use crate::args::Describe;
+use crate::args::{Describe, DescribeQuery};
 use crate::context::Context;
 use crate::error::{Diagnostic, Failure};
 use crate::render::{Column, Page, Report, Table, units};
-use crate::session::{HitRow, Session, TokenRow, tokens_of, tokens_text};
+use crate::session::{HitRow, Session, TokenRow, hits_table, tokens_of, tokens_text};
 
 #[derive(Serialize)]
 struct Described {
@@ -18,6 +19,32 @@ struct Described {
     searched: usize,
     /// One entry for each distinct token of the word, then, where there are several, one for all together.
     parts: Vec<Part>,
+}
+
+/// What the embedding query is worth; said with every answer of that kind.
+const EMBEDDING_WORTH: &str = "\
+query: embedding, for comparison only. Gate rows that answer to the embedding of the word's last token:
+the customary way, which mostly finds rows of large norm that answer to other words as well.";
+
+/// The customary way, for comparison.
+#[derive(Serialize)]
+struct DescribedByEmbedding {
+    word: String,
+    /// The token whose embedding asked.
+    asked_by: TokenRow,
+    query: &'static str,
+    /// What the query is worth.
+    caveat: &'static str,
+    /// By layer, then by size of the score.
+    hits: Vec<HitRow>,
+}
+
+impl Report for DescribedByEmbedding {
+    fn draw(&self, page: &mut Page<'_>) -> io::Result<()> {
+        page.heading(&tokens_text(std::slice::from_ref(&self.asked_by)))?;
+        page.table(&hits_table(&self.hits, "gate · x"))?;
+        page.note(self.caveat)
+    }
 }
 
 #[derive(Serialize)]
@@ -52,6 +79,9 @@ pub(crate) fn run(args: &Describe, context: &Context) -> Result<(), Failure> {
     }
     let session = Session::open(&args.vindex, context)?;
     let tokens = session.word(&args.word)?;
+    if args.query == DescribeQuery::Embedding {
+        return by_embedding(args, &session, tokens, context);
+    }
     let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
     let options = DescribeOptions {
         layers: args.layers.map(|range| range.resolve(session.vindex.config().n_layers)),
@@ -62,6 +92,40 @@ pub(crate) fn run(args: &Describe, context: &Context) -> Result<(), Failure> {
     let parts = found.parts.into_iter().map(|part| labelled(part, &tokens, &session));
     let parts = parts.collect::<Result<_, Failure>>()?;
     context.emit(&Described { word: args.word.clone(), searched: found.n_features, parts })
+}
+
+/// The strongest features of all layers by gate · embedding of the word's last token.
+fn by_embedding(
+    args: &Describe,
+    session: &Session<'_>,
+    tokens: Vec<TokenRow>,
+    context: &Context,
+) -> Result<(), Failure> {
+    if args.min != 0.0 {
+        let what = "--min is a cosine, and --query embedding ranks by products";
+        return Err(Diagnostic::new(what).at("--min").help("leave one of them out").into());
+    }
+    let Some(asked_by) = tokens.last().cloned() else {
+        return Err(Diagnostic::new("the word has no tokens").into());
+    };
+    let options = WalkOptions {
+        query: Query::Embedding,
+        layers: args.layers.map(|range| range.resolve(session.vindex.config().n_layers)),
+        top: args.top,
+        order: Order::Abs,
+    };
+    let walk = session.search().walk(asked_by.id, &options)?;
+    let hits: Vec<Hit> = walk.layers.into_iter().flat_map(|layer| layer.hits).collect();
+    let mut top = TopK::new(args.top, Order::Abs);
+    for (row, hit) in hits.iter().enumerate() {
+        top.push(row, hit.score)?;
+    }
+    let mut hits: Vec<Hit> = top.into_sorted().into_iter().map(|s| hits[s.row]).collect();
+    // Stable: within a layer the order by size stays.
+    hits.sort_by_key(|hit| hit.layer);
+    let (query, caveat) = ("embedding", EMBEDDING_WORTH);
+    let (word, hits) = (args.word.clone(), session.label(hits)?);
+    context.emit(&DescribedByEmbedding { word, asked_by, query, caveat, hits })
 }
 
 fn labelled(

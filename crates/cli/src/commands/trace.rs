@@ -181,7 +181,7 @@ impl Sum {
 /// A chance in whole percent.
 fn whole_percent(chance: f64) -> String {
     let percent = chance * 100.0;
-    if percent < 0.5 { "<1%".to_owned() } else { format!("{percent:.0}%") }
+    if percent < 0.5 { "<1 %".to_owned() } else { format!("{percent:.0} %") }
 }
 
 /// What every layer would say at every position, with the terms of the logit beside it.
@@ -206,14 +206,18 @@ fn draw(
             let Some(best) = row.top.first() else { return Ok(svg::Cell::default()) };
             let text = units::token(&session.token(best.token)?.text);
             let share = best.log_prob.exp();
-            Ok(svg::Cell { text, detail: whole_percent(share), shade: share })
+            let framed = best.token == token.id;
+            Ok(svg::Cell { text, detail: whole_percent(share), shade: share, framed })
         };
         cells.push(rows.iter().map(cell).collect::<Result<Vec<_>, Failure>>()?);
     }
     let terms = attribution.layers.iter().map(|layer| [layer.attention, layer.ffn]);
     Ok(svg::Grid {
         title: "What each layer would say".to_owned(),
-        subtitle: svg::note_of_columns(from, "top token after each layer, through the final norm"),
+        subtitle: svg::note_of_columns(
+            from,
+            "top token after each layer, through the final norm: the darker, the likelier",
+        ),
         columns: tokens[from..].iter().map(|token| units::token(&token.text)).collect(),
         rows: (0..model.config().n_layers).map(|layer| format!("L{layer}")).collect(),
         cells,

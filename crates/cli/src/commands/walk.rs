@@ -124,13 +124,15 @@ fn draw(
     let mut strongest: Vec<Firing> =
         found.iter().filter(|firing| firing.position >= from).copied().collect();
     strongest.dedup_by_key(|firing| (firing.position, firing.layer));
+    let largest = strongest.iter().fold(f32::MIN_POSITIVE, |m, firing| m.max(firing.share));
     for row in rows(session, &strongest)? {
         let cell = &mut cells[row.layer - layers.start][row.position - from];
         let written = tokens_of(row.label.as_ref(), row.activation < 0.0, 1);
         *cell = svg::Cell {
             text: written,
             detail: format!("{} · {:.0} %", row.feature, row.share * 100.0),
-            shade: f64::from(row.share),
+            shade: f64::from(row.share / largest),
+            framed: false,
         };
     }
     Ok(svg::Grid {

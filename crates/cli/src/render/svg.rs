@@ -26,6 +26,8 @@ pub(crate) struct Cell {
     pub(crate) detail: String,
     /// How strongly it is coloured, 0 to 1.
     pub(crate) shade: f64,
+    /// Whether a frame sets it apart.
+    pub(crate) framed: bool,
 }
 
 /// Horizontal bars to the right of the grid, two for each row.
@@ -70,7 +72,7 @@ impl Grid {
         let _ = write!(
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-             viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"Helvetica, Arial, sans-serif\" \
+             viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"Helvetica, Arial, Noto Sans, sans-serif\" \
              fill=\"#1a1a1a\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
         );
         text(&mut out, MARGIN, 28.0, "font-size=\"17\" font-weight=\"bold\"", &self.title);
@@ -102,10 +104,12 @@ impl Cell {
         // From white to a blue on which dark text can still be read.
         let mix = |from: f64, to: f64| (from + (to - from) * shade.sqrt()).round();
         let (red, green, blue) = (mix(255.0, 122.0), mix(255.0, 176.0), mix(255.0, 222.0));
+        let (stroke, stroke_width) = if self.framed { ("#1a1a1a", 1.6) } else { ("#dddddd", 0.7) };
         let _ = writeln!(
             out,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"3\" \
-             fill=\"rgb({red:.0},{green:.0},{blue:.0})\" stroke=\"#dddddd\" stroke-width=\"0.7\"/>",
+             fill=\"rgb({red:.0},{green:.0},{blue:.0})\" stroke=\"{stroke}\" \
+             stroke-width=\"{stroke_width}\"/>",
             x + 1.5,
             y + 1.5,
             CELL_WIDTH - 3.0,
@@ -166,7 +170,10 @@ impl Bars {
                     false => (left + length + 4.0, "start"),
                 };
                 let style = format!("font-size=\"9.5\" fill=\"#444444\" text-anchor=\"{anchor}\"");
-                text(out, at, y + 8.2, &style, &format!("{value:+.1}"));
+                // A number for every bar that can be seen.
+                if value.abs() >= 0.05 {
+                    text(out, at, y + 8.2, &style, &format!("{value:+.1}"));
+                }
             }
         }
     }
@@ -213,7 +220,8 @@ mod tests {
     use super::*;
 
     fn grid(word: &str) -> Grid {
-        let cell = Cell { text: word.to_owned(), detail: word.to_owned(), shade: f64::NAN };
+        let cell =
+            Cell { text: word.to_owned(), detail: word.to_owned(), shade: f64::NAN, framed: true };
         Grid {
             title: word.to_owned(),
             subtitle: word.to_owned(),

@@ -62,6 +62,10 @@ pub(crate) fn percent(share: f64) -> String {
 /// A token as it may stand in a table: control characters shown, blanks at the ends kept visible.
 pub(crate) fn token(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
+    // A mark that combines with what stands before it needs something to stand on.
+    if text.chars().next().is_some_and(is_combining) {
+        shown.push('◌');
+    }
     let blank_ends = text.starts_with(' ') || text.ends_with(' ') || text.is_empty();
     for c in text.chars() {
         match c {
@@ -76,6 +80,13 @@ pub(crate) fn token(text: &str) -> String {
         }
     }
     if blank_ends { shown.replace(' ', "␣") } else { shown }
+}
+
+/// Marks that are drawn over the letter before them, of the blocks made for them.
+fn is_combining(c: char) -> bool {
+    matches!(c,
+        '\u{0300}'..='\u{036f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
+        | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
 }
 
 /// Format characters that take no room or change the direction of what follows.
@@ -113,6 +124,8 @@ mod tests {
         assert_eq!(token(" France"), "␣France");
         assert_eq!(token("a b"), "a b");
         assert_eq!(token("\n\t"), "\\n\\t");
+        assert_eq!(token("\u{345}"), "◌\u{345}");
+        assert_eq!(token("e\u{301}"), "e\u{301}");
         assert_eq!(token("\u{200c}x"), "\\u{200c}x");
         assert_eq!(token("a\u{3000}b"), "a\\u{3000}b");
         assert_eq!(token("\x1b[31m"), "\\u{1b}[31m");
