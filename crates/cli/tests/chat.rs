@@ -94,6 +94,13 @@ fn each_line_is_a_turn() {
     let texts: Vec<&str> = found.iter().map(|row| row["text"].as_str().expect("text")).collect();
     assert_eq!(plain.ok(), texts.join("\n") + "\n", "nothing but the replies");
     assert_eq!(chat(&vindex, &[], "").ok(), "");
+    let draw = |seed: &str| {
+        let args = ["-n", "8", "--json", "--temperature", "2", "--seed", seed];
+        let found = rows(chat(&vindex, &args, "the cat\nand then?\n"));
+        found.iter().map(|row| row["tokens"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(draw("1"), draw("1"));
+    assert_ne!(draw("1"), draw("2"));
 }
 
 #[test]
@@ -147,7 +154,7 @@ fn a_full_context_is_an_error_or_turns_are_forgotten() {
     let long = "the cat sat on the mat ".repeat(40);
     chat(&vindex, &[], &long).fails(1, &["the context has 128", "--context shift"]);
     let ran = chat(&vindex, &["-n", "6", "--json", "--context", "100,shift"], &lines);
-    assert!(ran.stderr.contains("oldest turns were forgotten"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("the context is full: the "), "{}", ran.stderr);
     let found = rows(ran);
     assert_eq!(found.len(), 12);
     assert!(found.iter().any(|row| row["forgotten_turns"].as_u64() > Some(0)));

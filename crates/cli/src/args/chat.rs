@@ -9,7 +9,8 @@ use super::{Running, Sampling};
 #[derive(Debug, Args)]
 #[command(
     after_help = "On a terminal, lines can be edited, and the arrow keys bring back earlier \
-ones. Ctrl-C ends a reply, Ctrl-D or /exit the chat; /help lists the other commands.\n\n\
+ones. Ctrl-C ends a reply (pressed again before it has ended: the program), Ctrl-D or /exit the \
+chat; /help lists the other commands.\n\n\
 A reply ends at the model's end-of-turn tokens, at what the template puts after an answer (where \
 that is nothing: at the line that begins the next turn), and at --stop.\n\n\
 Where stdin is no terminal, each line is said in turn and only the replies are printed; with --json \

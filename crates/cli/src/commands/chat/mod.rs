@@ -156,11 +156,12 @@ impl Chatting<'_> {
             };
             self.context.emit_line(&row)?;
         }
-        if forgotten_turns > 0 {
-            let turns = if forgotten_turns == 1 { "turn was" } else { "turns were" };
-            self.context.remark(&format!(
-                "the context is full: the {forgotten_turns} oldest {turns} forgotten"
-            ));
+        match forgotten_turns {
+            0 => {}
+            1 => self.context.remark("the context is full: the oldest turn was forgotten"),
+            n => self
+                .context
+                .remark(&format!("the context is full: the {n} oldest turns were forgotten")),
         }
         generate::figures(&generated, self.seed, self.context);
         match generated.finish {
