@@ -128,7 +128,11 @@ fn model_trace_saves_residuals() {
         assert_eq!(header[name]["shape"], serde_json::json!([8, 640]), "{name}");
         assert_eq!(header[name]["dtype"], "F32", "{name}");
     }
+    assert_eq!(header["blocks.3.mlp_post"]["shape"], serde_json::json!([8, 2048]));
     assert_eq!(std::fs::read_dir(file.parent().expect("a directory")).expect("it").count(), 1);
+    // A place that cannot be written to is found before the model runs.
+    let Some(ran) = on(&[PROMPT, "--trace", "no/such/dir/t.safetensors"]) else { return };
+    ran.fails(1, &["no/such/dir/t.safetensors"]);
 }
 
 /// Ctrl-C: exit 130, and what was made stays.

@@ -140,7 +140,7 @@ fn a_walk_is_what_a_naive_computation_finds() {
         let vindex = vindex(&models().join(family).join("model.gguf"), dir.path());
         let model = Model::load(&vindex, &cpu).unwrap();
         let (config, last) = (model.config(), prompt.len() - 1);
-        let mut recorder = Recorder::new(config.hidden_size);
+        let mut recorder = Recorder::create(&dir.path().join("all"), config).unwrap();
         let mut state = model.state(options(48, KvDtype::default())).unwrap();
         model.feed_with(&mut state, &prompt, &mut recorder).unwrap();
         let options = WalkOptions { layers: 0..config.n_layers, from: last, top: 6 };

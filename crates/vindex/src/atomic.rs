@@ -7,7 +7,7 @@
 //! the next build of the same name.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -109,13 +109,36 @@ impl Drop for Staged {
 /// # Errors
 /// The system's; the file is then as it was.
 pub fn replace_file(path: &Path, content: &[u8]) -> Result<(), VindexError> {
+    replace_file_with(path, |temporary| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .open(temporary)
+            .map_err(VindexError::io("open", temporary))?;
+        file.write_all(content).map_err(VindexError::io("write", temporary))
+    })
+}
+
+/// As [`replace_file`], with the content written by `fill`: it gets the path of an empty sibling,
+/// which it fills or puts another file in place of.
+///
+/// # Errors
+/// The system's and those of `fill`; the file is then as it was.
+pub fn replace_file_with(
+    path: &Path,
+    fill: impl FnOnce(&Path) -> Result<(), VindexError>,
+) -> Result<(), VindexError> {
     let (parent, name) = split(path)?;
     let temporary = parent.join(temporary_name(&name, "tmp"));
     let write = || {
-        let mut file =
-            File::create_new(&temporary).map_err(VindexError::io("create", &temporary))?;
-        file.write_all(content).map_err(VindexError::io("write", &temporary))?;
-        file.sync_all().map_err(VindexError::io("sync", &temporary))?;
+        let file = File::create_new(&temporary).map_err(VindexError::io("create", &temporary))?;
+        let permissions =
+            file.metadata().map_err(VindexError::io("read", &temporary))?.permissions();
+        drop(file);
+        fill(&temporary)?;
+        // Libraries make their files readable to one user only.
+        std::fs::set_permissions(&temporary, permissions)
+            .map_err(VindexError::io("set the permissions of", &temporary))?;
+        sync(&temporary)?;
         std::fs::rename(&temporary, path).map_err(VindexError::io("replace", path))
     };
     write().inspect_err(|_| {

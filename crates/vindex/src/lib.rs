@@ -20,7 +20,7 @@ mod slice;
 mod stats;
 mod verify;
 
-pub use atomic::replace_file;
+pub use atomic::{replace_file, replace_file_with};
 pub use error::{TensorMismatch, VindexError};
 pub use extract::{Deviation, ExtractOptions, ExtractReport, Fallback, FileSize, extract};
 pub use files::{FileKind, Group, Level};

@@ -23,8 +23,9 @@ pub(crate) struct Run {
     /// in it
     #[arg(long)]
     pub(crate) raw: bool,
-    /// Save the residual at every point of the forward pass, for every token that was run, as
-    /// safetensors (F32, `[n, hidden_size]`; names such as `blocks.3.resid_post`)
+    /// Save what flows at every point of the forward pass, for every token that was run, as
+    /// safetensors: F32, `[n, hidden_size]`, names such as `blocks.3.resid_post`; the features'
+    /// activations `[n, n_features]` as `blocks.3.mlp_post`
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read};
-use std::path::Path;
 
 use larql_checkpoint::tokenizer::EncodeOptions;
 use larql_inference::{GenerateOptions, Hooks, NoHooks, Recorder};
@@ -37,7 +36,8 @@ pub(crate) fn run(args: &Run, context: &Context) -> Result<(), Failure> {
         stops: args.sampling.stop.clone(),
         ..GenerateOptions::default()
     };
-    let mut recorder = args.trace.as_ref().map(|_| Recorder::new(model.config().hidden_size));
+    let recorder = args.trace.as_ref().map(|path| Recorder::create(path, model.config()));
+    let mut recorder = recorder.transpose()?;
     let hooks: &mut dyn Hooks = match &mut recorder {
         Some(recorder) => recorder,
         None => &mut NoHooks,
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Run, context: &Context) -> Result<(), Failure> {
         context.emit(&GeneratedRow::new(&generated, &session, seed)?)?;
     }
     if let (Some(path), Some(recorder)) = (&args.trace, &recorder) {
-        write_trace(recorder, path, &prompt, &generated.tokens, &session)?;
+        write_trace(recorder, &prompt, &generated.tokens, &session)?;
         context.remark(&format!("residuals: {}", path.display()));
     }
     generate::figures(&generated, seed, context);
@@ -64,21 +64,19 @@ pub(crate) fn run(args: &Run, context: &Context) -> Result<(), Failure> {
 /// The residuals, with the tokens that they belong to: the prompt's and all generated ones but the
 /// last, which was chosen and never run.
 fn write_trace(
-    recorder: &Recorder,
-    path: &Path,
+    recorder: &Recorder<'_>,
     prompt: &[u32],
     generated: &[u32],
     session: &Session<'_>,
 ) -> Result<(), Failure> {
-    let hidden = session.vindex.config().hidden_size;
-    let rows = recorder.values(larql_inference::Point::Embed).map_or(0, |x| x.len() / hidden);
+    let rows = recorder.positions();
     let ids: Vec<u32> = prompt.iter().chain(generated).copied().take(rows).collect();
     let tokenizer = session.tokenizer()?;
     let texts: Vec<String> = ids.iter().map(|&id| tokenizer.token_text(id)).collect();
     let mut metadata = HashMap::new();
     metadata.insert("tokens".to_owned(), serde_json::json!(ids).to_string());
     metadata.insert("texts".to_owned(), serde_json::json!(texts).to_string());
-    Ok(recorder.write(path, metadata)?)
+    Ok(recorder.write(metadata)?)
 }
 
 /// All of stdin, without one line break at its end.
