@@ -23,5 +23,5 @@ pub use why::{Cause, Causes, Replaced, divergence, everything_else, log_prob, lo
 
 /// The product of two vectors in float64.
 fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    a.iter().zip(b).fold(0.0, |sum, (&a, &b)| sum + f64::from(a) * f64::from(b))
 }
