@@ -36,9 +36,9 @@ impl Workload<'_> {
 /// it, the LM head, sampling.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Time to run the prompt.
-    pub prefill: Duration,
-    /// Where that went.
+    /// Times to run the prompt: it is run again until that took a second, at most five times.
+    pub prefills: Vec<Duration>,
+    /// Where that of all runs together went.
     pub prefill_profile: Profile,
     /// Time from the end of the prompt to the first token.
     pub first: Duration,
@@ -58,14 +58,29 @@ impl Measured {
         self.steps.iter().sum()
     }
 
+    /// The median time to run the prompt.
+    pub fn prefill(&self) -> Duration {
+        percentile(&self.prefills, 50.0)
+    }
+
     /// The time that `percent` of the steps do not exceed (nearest rank); zero without steps.
-    pub fn percentile(&self, percent: f64) -> Duration {
-        let mut sorted = self.steps.clone();
-        sorted.sort_unstable();
-        let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
-        sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or_default()
+    pub fn step_percentile(&self, percent: f64) -> Duration {
+        percentile(&self.steps, percent)
     }
 }
+
+/// The time that `percent` of some times do not exceed (nearest rank); zero where there are none.
+fn percentile(times: &[Duration], percent: f64) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).or(sorted.last()).copied().unwrap_or_default()
+}
+
+/// Runs of the prompt.
+const PREFILLS: usize = 5;
+/// Time of them after which there are no more.
+const PREFILL_TIME: Duration = Duration::from_secs(1);
 
 impl Model<'_> {
     /// Runs a workload in `state`, which is emptied before: the same loop as
@@ -93,9 +108,13 @@ impl Model<'_> {
             state.reset();
         }
         state.reset_profile();
-        let start = Instant::now();
-        self.feed(state, prompt)?;
-        let prefill = start.elapsed();
+        let mut prefills: Vec<Duration> = Vec::new();
+        while prefills.len() < PREFILLS && prefills.iter().sum::<Duration>() < PREFILL_TIME {
+            state.reset();
+            let start = Instant::now();
+            self.feed(state, prompt)?;
+            prefills.push(start.elapsed());
+        }
         let prefill_profile = state.profile().clone();
         let first = generate(state, &[], 1)?;
         state.reset_profile();
@@ -103,7 +122,7 @@ impl Model<'_> {
         // The first step of `rest` is what it calls its prompt, and the choice after it.
         let steps = if tokens == 0 { Vec::new() } else { vec![rest.prefill + rest.first] };
         Ok(Measured {
-            prefill,
+            prefills,
             prefill_profile,
             first: first.first,
             steps: steps.into_iter().chain(rest.steps).collect(),
@@ -150,5 +169,20 @@ impl Layer<'_> {
 impl Projection<'_> {
     fn heap(&self) -> usize {
         self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let times: Vec<Duration> = (1..=30).rev().map(Duration::from_millis).collect();
+        assert_eq!(percentile(&times, 50.0), Duration::from_millis(15));
+        assert_eq!(percentile(&times, 99.0), Duration::from_millis(30));
+        assert_eq!(percentile(&times, 0.0), Duration::from_millis(1));
+        assert_eq!(percentile(&times[..1], 99.0), Duration::from_millis(30));
+        assert_eq!(percentile(&[], 50.0), Duration::ZERO);
     }
 }

@@ -24,8 +24,6 @@ const FILLER: &str = include_str!("../../../assets/calibration.txt");
 const PROMPT_TOKENS: usize = 512;
 /// Tokens at the prompt's end that are run to warm up.
 const WARM_PROMPT: usize = 32;
-/// Bytes that are read to measure the bandwidth: many times any cache of a desktop.
-const BANDWIDTH_BYTES: usize = 512 << 20;
 /// Bytes of a text to evaluate: more than a day's work.
 const MAX_TEXT: u64 = 64 << 20;
 
@@ -64,7 +62,7 @@ fn speed(args: &Bench, session: &Session<'_>, context: &Context) -> Result<Bench
         let mut row = BackendRow::new(backend.name(), prompt.len(), &measured);
         // Before the buffer that measures the bandwidth, which is none of the model's.
         row.peak_memory_bytes = memory::peak_resident_bytes();
-        row.set_bandwidth(bandwidth::measure(&session.cpu, BANDWIDTH_BYTES));
+        row.set_bandwidth(bandwidth::measure(&session.cpu, bandwidth::buffer_bytes()));
         if args.verbose {
             let mut residency = session.vindex.residency()?;
             residency.heap.extend(model.heap());

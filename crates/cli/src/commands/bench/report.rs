@@ -59,6 +59,8 @@ pub(super) struct BackendRow {
 #[derive(Serialize)]
 struct Prefill {
     tokens: usize,
+    /// How often it was run; the median counts.
+    runs: usize,
     ms: f64,
     tokens_per_second: f64,
 }
@@ -143,15 +145,16 @@ impl BackendRow {
             text: measured.text.clone(),
             prefill: Prefill {
                 tokens: prompt,
-                ms: ms(measured.prefill),
-                tokens_per_second: rate(prompt, measured.prefill),
+                runs: measured.prefills.len(),
+                ms: ms(measured.prefill()),
+                tokens_per_second: rate(prompt, measured.prefill()),
             },
             first_token_ms: ms(measured.first),
             decode: Decode {
                 tokens,
                 mean_ms,
-                p50_ms: ms(measured.percentile(50.0)),
-                p99_ms: ms(measured.percentile(99.0)),
+                p50_ms: ms(measured.step_percentile(50.0)),
+                p99_ms: ms(measured.step_percentile(99.0)),
                 tokens_per_second: rate(tokens, measured.decode()),
                 forward_ms: each(forward),
                 lm_head_ms: each(head),
@@ -189,7 +192,11 @@ impl Detail {
         let tokens = measured.steps.len();
         Detail {
             decode_operations: operations(&measured.decode_profile, tokens, bandwidth),
-            prefill_operations: operations(&measured.prefill_profile, 1, bandwidth),
+            prefill_operations: operations(
+                &measured.prefill_profile,
+                measured.prefills.len(),
+                bandwidth,
+            ),
             caches,
             residency,
         }
