@@ -33,8 +33,14 @@ run stats gemma-3-270m.vindex
 say "Which features of layer 12 answer to the word France?"
 run knn gemma-3-270m.vindex --layer 12 --token France --top 5
 
-say "The same word, taken through the gates of every layer."
-run walk gemma-3-270m.vindex "The capital of France" --top 2
+say "Which features of the upper layers fire while the model reads a text? A forward pass says."
+run walk gemma-3-270m.vindex "Berlin is the capital of" --layers 12.. --top 2
+
+say "How does the prediction come about, layer by layer?"
+run trace gemma-3-270m.vindex "Berlin is the capital of"
+
+say "Which features speak for it, and what becomes of it without the strongest fifty?"
+run why gemma-3-270m.vindex "Berlin is the capital of" --top 5 --ablate 50
 
 say "Which features write a word? No forward pass: their output directions, against its unembedding."
 run describe gemma-3-270m.vindex France --top 8
