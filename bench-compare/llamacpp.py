@@ -52,9 +52,9 @@ class Model:
         """Empties the cache."""
         L.llama_memory_clear(L.llama_get_memory(self.context), True)
 
-    def run(self, ids, first, wanted):
+    def run(self, ids, first, wanted, copy=True):
         """Adds `ids` at positions from `first` on; the logits of the last `wanted`,
-        [wanted, n_vocab]."""
+        [wanted, n_vocab]: as an array of their own, or as views that the next run overwrites."""
         batch = self.batch
         batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
@@ -66,4 +66,5 @@ class Model:
         rows = range(len(ids) - wanted, len(ids))
         shape = (self.n_vocab,)
         get = lambda i: np.ctypeslib.as_array(L.llama_get_logits_ith(self.context, i), shape=shape)
-        return np.stack([get(i) for i in rows])
+        found = [get(i) for i in rows]
+        return np.stack(found) if copy else found
